@@ -1,0 +1,21 @@
+"""Attention for long sequences as Keras layers, on TensorFlow, JAX and torch."""
+
+from keras_flash import layers
+from keras_flash.layers import FlowAttention
+from keras_flash.layers import GatedAttentionUnit
+from keras_flash.layers import MixedChunkAttention
+from keras_flash.layers import RelativePositionBias
+from keras_flash.layers import ScaleNorm
+from keras_flash.layers import ScaleOffset
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "FlowAttention",
+    "GatedAttentionUnit",
+    "MixedChunkAttention",
+    "RelativePositionBias",
+    "ScaleNorm",
+    "ScaleOffset",
+    "layers",
+]

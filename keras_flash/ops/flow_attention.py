@@ -1,0 +1,232 @@
+"""Flow-Attention (Wu et al., 2022, section 3.2), full and causal.
+
+Values are sources, results are sinks, `phi(q) . phi(k)` is the capacity between
+them. With q, k already mapped, L queries and S keys:
+
+    incoming    I_t  = (q_t + eps) . (sum_s k_s + eps)
+    outgoing    O_s  = (k_s + eps) . (sum_t q_t + eps)
+    sink        I'_t = (q_t + eps) . (sum_s k_s / O_s + eps)
+    source      O'_s = (k_s + eps) . (sum_t q_t / I_t + eps)
+    y_t = allocation_t (q_t / I_t) . sum_s k_s (competition_s v_s)^T
+    competition_s = S softmax_s(O'_s)         allocation_t = sigmoid(I'_t L / S)
+
+Causal: each sum runs up to the same position, and with n_t the number of positions
+so far the reciprocals are n_s / O_s and n_t / I_t, both results over n_t.
+
+b batch, h head, g chunk index, c position in a chunk, t query position, s key
+position, d key feature, e value feature. Inside, batch and head are one axis n.
+"""
+
+from keras import ops
+
+from keras_flash.ops.activations import LARGE
+from keras_flash.ops.numerics import at_least_float32
+from keras_flash.ops.scan import exclusive
+from keras_flash.ops.scan import inclusive_scan
+from keras_flash.ops.scan import merge_axis
+from keras_flash.ops.scan import pad_axis
+from keras_flash.ops.scan import split_axis
+
+CHUNK = 64  # the causal form's tile; no result depends on it
+
+FEATURE_MAPS = {
+    "sigmoid": ops.sigmoid,
+    "elu": lambda x: ops.elu(x) + 1.0,
+    "relu": ops.relu,
+}
+
+
+def flow_attention(
+    queries,
+    keys,
+    values,
+    query_mask=None,
+    key_mask=None,
+    causal=False,
+    feature_map="sigmoid",
+    competition="softmax",
+    allocation="sigmoid",
+    competition_clip=None,
+    epsilon=1e-6,
+):
+    """Attention by conserved flows, in time and memory linear in the length.
+
+    Args:
+        queries: `(b, h, t, d)`.
+        keys: `(b, h, s, d)`.
+        values: `(b, h, s, e)`.
+        query_mask: boolean `(b, t)`, True = real token, or `None`.
+        key_mask: boolean `(b, s)`, or `None`. When causal the two are ANDed.
+        causal: whether a query sees no later key; then t = s.
+        feature_map: `"sigmoid"`, `"elu"` (elu + 1) or `"relu"`.
+        competition: `"softmax"`, `"sigmoid"` (of O') or `None` (1).
+        allocation: `"sigmoid"`, `"softmax"` (L softmax over queries of I', not
+            causal) or `None` (1).
+        competition_clip: float, O' is clipped to plus or minus this, or `None`.
+        epsilon: float, added to both factors of each sum.
+
+    Returns:
+        `(b, h, t, e)` in the dtype of `values`, and a dict of float tensors:
+        `"incoming"` I and `"allocation"` `(b, h, t)`, `"outgoing"` O and
+        `"competition"` `(b, h, s)`.
+    """
+    dtype, num_heads = values.dtype, values.shape[1]
+    if causal and query_mask is not None and key_mask is not None:
+        query_mask = key_mask = ops.logical_and(query_mask, key_mask)
+    elif causal:
+        query_mask = key_mask = key_mask if query_mask is None else query_mask
+    phi = FEATURE_MAPS[feature_map]
+    q = phi(at_least_float32(merge_heads(queries)))
+    k = phi(at_least_float32(merge_heads(keys)))
+    v = at_least_float32(merge_heads(values))
+    query_mask = _mask_heads(query_mask, q, num_heads)  # (n, t)
+    key_mask = _mask_heads(key_mask, k, num_heads)  # (n, s)
+    k = ops.where(ops.expand_dims(key_mask, -1), k, 0.0)
+    # A masked query keeps its row for its own result, which nobody reads.
+    q_sum = ops.where(ops.expand_dims(query_mask, -1), q, 0.0)
+    form = _causal if causal else _full
+    outputs, flow = form(
+        q,
+        q_sum,
+        k,
+        v,
+        query_mask,
+        key_mask,
+        competition,
+        allocation,
+        competition_clip,
+        epsilon,
+    )
+    split = split_heads(num_heads)
+    return ops.cast(split(outputs), dtype), {
+        name: ops.squeeze(split(ops.expand_dims(x, -1)), -1) for name, x in flow.items()
+    }
+
+
+def merge_heads(x):
+    """`(b, h, t, d)` to `(b h, t, d)`."""
+    return ops.reshape(x, (-1, ops.shape(x)[2], x.shape[3]))
+
+
+def split_heads(num_heads):
+    """The way back: a function from `(b h, t, e)` to `(b, h, t, e)`."""
+    return lambda x: ops.reshape(x, (-1, num_heads, ops.shape(x)[1], x.shape[2]))
+
+
+def _mask_heads(mask, x, num_heads):
+    """A `(b, t)` mask, or None for all True, as `(b h, t)`."""
+    if mask is None:
+        return ops.ones_like(x[:, :, 0], dtype="bool")
+    mask = ops.repeat(ops.expand_dims(mask, 1), num_heads, axis=1)
+    return ops.reshape(mask, (-1, ops.shape(mask)[2]))
+
+
+def _dot(first, second):
+    return ops.sum(first * second, axis=-1)
+
+
+def _full(q, q_sum, k, v, query_mask, key_mask, competition, allocation, clip, eps):
+    def total(x):
+        return ops.sum(x, axis=1, keepdims=True)
+
+    count_q = total(ops.cast(query_mask, q.dtype))  # (n, 1), L
+    count_k = total(ops.cast(key_mask, q.dtype))  # (n, 1), S
+    incoming = _dot(q + eps, total(k) + eps)  # (n, t)
+    outgoing = _dot(k + eps, total(q_sum) + eps)  # (n, s)
+    sink = _dot(q + eps, total(k / ops.expand_dims(outgoing, -1)) + eps)
+    source = _dot(k + eps, total(q_sum / ops.expand_dims(incoming, -1)) + eps)
+    if clip is not None:
+        source = ops.clip(source, -clip, clip)
+
+    if competition == "softmax":
+        competing = count_k * ops.softmax(ops.where(key_mask, source, -LARGE))
+    elif competition == "sigmoid":
+        competing = ops.sigmoid(source)
+    else:
+        competing = ops.ones_like(source)
+    if allocation == "sigmoid":
+        allocated = ops.sigmoid(sink * count_q / ops.maximum(count_k, 1.0))
+    elif allocation == "softmax":
+        allocated = count_q * ops.softmax(ops.where(query_mask, sink, -LARGE))
+    else:
+        allocated = ops.ones_like(sink)
+
+    summary = ops.matmul(ops.swapaxes(k, 1, 2), v * ops.expand_dims(competing, -1))
+    outputs = ops.matmul(q, summary) * ops.expand_dims(allocated / incoming, -1)
+    return outputs, {
+        "incoming": incoming,
+        "outgoing": outgoing,
+        "competition": competing,
+        "allocation": allocated,
+    }
+
+
+def _causal(q, q_sum, k, v, _, mask, competition, allocation, clip, eps):
+    count = ops.maximum(ops.cumsum(ops.cast(mask, "int32"), axis=1), 1)
+    count = ops.cast(count, q.dtype)  # (n, t)
+    incoming = _dot(q + eps, _running_sum(k) + eps)
+    outgoing = _dot(k + eps, _running_sum(q_sum) + eps)
+    k_over = k * ops.expand_dims(count / outgoing, -1)
+    q_over = q_sum * ops.expand_dims(count / incoming, -1)
+    sink = _dot(q + eps, _running_sum(k_over) + eps) / count
+    source = _dot(k + eps, _running_sum(q_over) + eps) / count
+    if clip is not None:
+        source = ops.clip(source, -clip, clip)
+
+    if competition == "softmax":
+        source = ops.where(mask, source, -LARGE)
+        competing = count * ops.exp(source - _running_logsumexp(source))
+    elif competition == "sigmoid":
+        competing = ops.sigmoid(source)
+    else:
+        competing = ops.ones_like(source)
+    allocated = ops.sigmoid(sink) if allocation else ops.ones_like(sink)
+
+    outputs = _running_attention(q, k, v * ops.expand_dims(competing, -1))
+    outputs = outputs * ops.expand_dims(allocated / incoming, -1)
+    return outputs, {
+        "incoming": incoming,
+        "outgoing": outgoing,
+        "competition": competing,
+        "allocation": allocated,
+    }
+
+
+def _chunks(x):
+    """`(n, t, ...)` to `(n, g, c, ...)`, padded with zeros at the end."""
+    length = ops.shape(x)[1]
+    num_chunks = (length + CHUNK - 1) // CHUNK
+    return split_axis(pad_axis(x, num_chunks * CHUNK - length), num_chunks, CHUNK)
+
+
+def _running_sum(x):
+    """Inclusive sums along axis 1, in two levels.
+
+    Two short sums round less than one long sum, whose error grows with t.
+    """
+    inside = ops.cumsum(_chunks(x), axis=2)
+    (before,) = exclusive((ops.cumsum(inside[:, :, -1], axis=1),), (0.0,))
+    return merge_axis(inside + ops.expand_dims(before, 2))[:, : ops.shape(x)[1]]
+
+
+def _running_logsumexp(x):
+    """`log sum_(s <= t) exp(x_s)`, each step relative to its own maximum."""
+
+    def combine(earlier, later):
+        high = ops.maximum(earlier[0], later[0])
+        return (high + ops.log(ops.exp(earlier[0] - high) + ops.exp(later[0] - high)),)
+
+    return inclusive_scan(combine, (x,), (-LARGE,))[0]
+
+
+def _running_attention(q, k, v):
+    """`sum_(s <= t) (q_t . k_s) v_s`: exact inside a chunk, a state before it."""
+    q, k, chunk_v = _chunks(q), _chunks(k), _chunks(v)
+    positions = ops.arange(0, CHUNK)
+    past = ops.expand_dims(positions, 1) >= ops.expand_dims(positions, 0)
+    keys = ops.swapaxes(k, 2, 3)
+    inside = ops.where(past, ops.matmul(q, keys), 0.0)
+    states = ops.cumsum(ops.matmul(keys, chunk_v), axis=1)
+    (before,) = exclusive((states,), (0.0,))
+    outputs = ops.matmul(inside, chunk_v) + ops.matmul(q, before)
+    return merge_axis(outputs)[:, : ops.shape(v)[1]]

@@ -1,0 +1,83 @@
+"""Running totals along axis 1 for any associative rule, in levels of blocks.
+
+`keras.ops.cumsum` serves plain sums. The carry with resets at segment borders and
+the running log-sum-exp need a rule of their own; `keras.ops.associative_scan` and
+`scan` do not survive XLA and LiteRT on every backend, so this one is made of
+slices and concatenations alone.
+"""
+
+from keras import ops
+
+BLOCK = 8
+MAX_LEVELS = 11  # 8 ** 11 elements are more than an int32 can count
+
+
+def inclusive_scan(combine, elements, identity, levels=MAX_LEVELS):
+    """Running totals: entry n holds `elements` 0 to n combined in order.
+
+    Args:
+        combine: function of two tuples, the earlier and the later, that returns
+            a tuple of the same form; associative.
+        elements: tuple of tensors `(b, n, ...)`; the length n may be unknown.
+        identity: tuple of numbers that `combine` leaves the other side alone
+            with, when they come first.
+
+    Returns:
+        Tuple of tensors of the shapes of `elements`.
+    """
+    length = elements[0].shape[1]
+    if levels == 1 or (length is not None and length <= BLOCK):
+        return _scan_block(combine, elements, identity, axis=1)
+    length = ops.shape(elements[0])[1]
+    num_blocks = (length + BLOCK - 1) // BLOCK
+    blocks = tuple(
+        split_axis(pad_axis(x, num_blocks * BLOCK - length, fill), num_blocks, BLOCK)
+        for x, fill in zip(elements, identity)
+    )
+    inside = _scan_block(combine, blocks, identity, axis=2)
+    totals = tuple(x[:, :, -1] for x in inside)
+    before = exclusive(
+        inclusive_scan(combine, totals, identity, levels - 1), identity
+    )
+    combined = combine(tuple(ops.expand_dims(x, 2) for x in before), inside)
+    return tuple(merge_axis(x)[:, :length] for x in combined)
+
+
+def exclusive(totals, identity):
+    """Shifts running totals by one, so that entry n leaves out its own."""
+    return tuple(_shift(x, 1, fill, axis=1) for x, fill in zip(totals, identity))
+
+
+def _scan_block(combine, elements, identity, axis):
+    """Totals over a short axis of known length, in log2 shifted steps."""
+    step = 1
+    while step < (elements[0].shape[axis] or BLOCK):
+        earlier = tuple(
+            _shift(x, step, fill, axis) for x, fill in zip(elements, identity)
+        )
+        elements = combine(earlier, elements)
+        step *= 2
+    return elements
+
+
+def _shift(x, step, fill, axis):
+    front = ops.full_like(x[:, :step] if axis == 1 else x[:, :, :step], fill)
+    kept = x[:, :-step] if axis == 1 else x[:, :, :-step]
+    return ops.concatenate([front, kept], axis=axis)
+
+
+def pad_axis(x, amount, fill=0):
+    """Appends `amount` entries of value `fill` to axis 1."""
+    widths = [[0, 0], [0, amount]] + [[0, 0]] * (len(x.shape) - 2)
+    return ops.pad(x, widths, constant_values=fill)
+
+
+def split_axis(x, count, size):
+    """`(b, count * size, ...)` to `(b, count, size, ...)`."""
+    return ops.reshape(x, (-1, count, size) + tuple(x.shape[2:]))
+
+
+def merge_axis(x):
+    """`(b, count, size, ...)` to `(b, count * size, ...)`."""
+    shape = ops.shape(x)
+    return ops.reshape(x, (-1, shape[1] * shape[2]) + tuple(x.shape[3:]))

@@ -1,0 +1,1 @@
+"""NumPy float64 loops, written from the equations. Nothing here imports the package."""
