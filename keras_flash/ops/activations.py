@@ -41,6 +41,11 @@ def serialize(kernel):
     return names.get(kernel) or keras.activations.serialize(kernel)
 
 
+def softmax(x):
+    """Softmax over the last axis; over one entry it is 1, and Keras would warn."""
+    return ops.ones_like(x) if x.shape[-1] == 1 else ops.softmax(x, axis=-1)
+
+
 def attention_weights(scores, visible, activation):
     """Turns scores into weights that are exactly zero on keys not visible.
 
@@ -56,8 +61,8 @@ def attention_weights(scores, visible, activation):
     """
     if activation == "softmax":
         if visible is None:
-            return ops.softmax(scores, axis=-1)
-        weights = ops.softmax(ops.where(visible, scores, -LARGE), axis=-1)
+            return softmax(scores)
+        weights = softmax(ops.where(visible, scores, -LARGE))
         return ops.where(visible, weights, 0.0)
     if visible is None:
         return activation(scores)

@@ -20,6 +20,7 @@ position, d key feature, e value feature. Inside, batch and head are one axis n.
 from keras import ops
 
 from keras_flash.ops.activations import LARGE
+from keras_flash.ops.activations import softmax
 from keras_flash.ops.numerics import at_least_float32
 from keras_flash.ops.scan import exclusive
 from keras_flash.ops.scan import inclusive_scan
@@ -139,7 +140,7 @@ def _full(q, q_sum, k, v, query_mask, key_mask, competition, allocation, clip, e
         source = ops.clip(source, -clip, clip)
 
     if competition == "softmax":
-        competing = count_k * ops.softmax(ops.where(key_mask, source, -LARGE))
+        competing = count_k * softmax(ops.where(key_mask, source, -LARGE))
     elif competition == "sigmoid":
         competing = ops.sigmoid(source)
     else:
@@ -147,7 +148,7 @@ def _full(q, q_sum, k, v, query_mask, key_mask, competition, allocation, clip, e
     if allocation == "sigmoid":
         allocated = ops.sigmoid(sink * count_q / ops.maximum(count_k, 1.0))
     elif allocation == "softmax":
-        allocated = count_q * ops.softmax(ops.where(query_mask, sink, -LARGE))
+        allocated = count_q * softmax(ops.where(query_mask, sink, -LARGE))
     else:
         allocated = ops.ones_like(sink)
 

@@ -1,0 +1,15 @@
+import os
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+import keras
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    keras.utils.set_random_seed(7)
+    yield
+    keras.config.set_dtype_policy("float32")
