@@ -1,5 +1,7 @@
 """Every layer with every option that changes its result, small."""
 
+import functools
+
 import keras
 
 from keras_flash import FlowAttention
@@ -81,13 +83,18 @@ def is_flow(name):
     return name.startswith("Flow")
 
 
+@keras.saving.register_keras_serializable(package="keras_flash_tests")
 class SelfFlow(keras.layers.Layer):
     """Self-attention under the signature of the gated layers."""
 
-    def __init__(self, **options):
-        super().__init__()
-        self.flow = FlowAttention(**options)
+    def __init__(self, name=None, dtype=None, trainable=True, **options):
+        super().__init__(name=name, dtype=dtype, trainable=trainable)
+        self.flow = FlowAttention(dtype=self.dtype_policy, **options)
+        self.options = options
         self.supports_masking = True
+
+    def get_config(self):
+        return {**super().get_config(), **self.options}
 
     def build(self, inputs_shape):
         self.flow.build(inputs_shape, inputs_shape)
@@ -96,11 +103,15 @@ class SelfFlow(keras.layers.Layer):
         return self.flow(inputs, inputs, query_mask=mask, value_mask=mask)
 
 
-def make(name, **changes):
-    """A built layer of the catalogue with weights of 0.3."""
+@functools.cache
+def make(name):
+    """The layer of the catalogue, built, with weights of 0.3.
+
+    Tests share it, and with it what JAX has compiled.
+    """
     layer_class, options = VARIANTS[name]
     layer_class = SelfFlow if is_flow(name) else layer_class
-    layer = layer_class(**{**options, **changes})
+    layer = layer_class(**options)
     layer.build((None, None, WIDTH))
     helpers.set_weights(layer)
     return layer

@@ -16,8 +16,8 @@ def relu_squared(x):
 def laplace(x):
     """`(1 + erf((x - mu) / (sigma sqrt 2))) / 2`, mu^2 = 1/2, sigma^2 = 1/(4 pi).
 
-    A bounded kernel that has the value and the slope of `relu_squared` at
-    `x = sqrt(2)`'s half; unlike it, it has no zone where the gradient is zero.
+    A bounded kernel with the value and the slope of `relu_squared` at sqrt(1/2);
+    unlike it, it has no zone where the gradient is zero.
     """
     mean, deviation = math.sqrt(0.5), math.sqrt(0.25 / math.pi)
     return 0.5 * (1.0 + ops.erf((x - mean) / (deviation * math.sqrt(2.0))))

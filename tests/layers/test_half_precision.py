@@ -1,0 +1,43 @@
+"""float16 and bfloat16 at 8,192 positions against float32."""
+
+import keras
+import numpy as np
+import pytest
+
+from tests.catalogue import VARIANTS
+from tests.catalogue import WIDTH
+from tests.catalogue import SelfFlow
+from tests.catalogue import is_flow
+from tests.helpers import error
+from tests.helpers import normal
+from tests.helpers import run
+from tests.helpers import set_weights
+
+LENGTH = 8192
+LARGEST = 3e4  # beyond, float16 itself has no room
+
+
+def layer_of(name, policy, start):
+    layer_class, options = VARIANTS[name]
+    layer_class = SelfFlow if is_flow(name) else layer_class
+    layer = layer_class(**options, dtype=policy)
+    layer.build((None, None, WIDTH))
+    if start == "random":
+        set_weights(layer)
+    return layer
+
+
+@pytest.mark.parametrize("start", ["default", "random"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_close_to_float32(name, start):
+    x = normal(1, LENGTH, WIDTH)
+    keras.utils.set_random_seed(3)
+    exact_layer = layer_of(name, "float32", start)
+    exact = run(exact_layer, x)
+    if start == "random" and np.abs(exact).max() > LARGEST:
+        assert "sum" in name or "unscaled" in name
+        return
+    for policy in ("mixed_float16", "mixed_bfloat16"):
+        layer = layer_of(name, policy, start)
+        layer.set_weights(exact_layer.get_weights())
+        assert error(run(layer, x), exact) < 2e-2

@@ -1,0 +1,409 @@
+"""The layers inside Keras: masks, graphs, lengths, dtypes, saving, remat, LoRA, int8."""
+
+import keras
+import numpy as np
+import pytest
+
+from keras_flash import FlowAttention
+from keras_flash import GatedAttentionUnit
+from keras_flash import MixedChunkAttention
+from keras_flash import RelativePositionBias
+from keras_flash import ScaleNorm
+from keras_flash import ScaleOffset
+from tests.catalogue import CHUNK
+from tests.catalogue import VARIANTS
+from tests.catalogue import WIDTH
+from tests.catalogue import SelfFlow
+from tests.catalogue import is_flow
+from tests.helpers import BACKEND
+from tests.helpers import error
+from tests.helpers import normal
+from tests.helpers import set_weights
+from tests.helpers import to_numpy
+
+FAMILIES = {
+    f"{label}-{name}": (layer_class, dict(options, causal=causal))
+    for name, layer_class, options in (
+        ("gau", GatedAttentionUnit, dict(key_dim=4)),
+        ("mixed", MixedChunkAttention, dict(key_dim=4, chunk_size=4)),
+        ("flow", SelfFlow, dict(num_heads=2, key_dim=3)),
+    )
+    for label, causal in (("full", False), ("causal", True))
+}
+each_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def make(family):
+    layer_class, options = FAMILIES[family]
+    return layer_class(**options)
+
+
+def token_model(family, jit_compile=False):
+    """Embedding(mask_zero) -> layer -> Add -> layer."""
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(11, WIDTH, mask_zero=True)(ids)
+    x = keras.layers.Add()([x, make(family)(x)])
+    outputs = make(family)(x)
+    model = keras.Model(ids, outputs)
+    set_weights(model)
+    model.compile("sgd", "mse", jit_compile=jit_compile)
+    return model
+
+
+@each_family
+def test_implicit_mask_reaches_the_second_layer(family):
+    model = token_model(family)
+    ids = np.random.default_rng(0).integers(1, 11, (2, 9)).astype("int32")
+    alone = to_numpy(model(ids))
+    padded = np.concatenate([ids, np.zeros((2, 3), "int32")], axis=1)
+    eager = model(padded)
+    assert error(to_numpy(eager)[:, :9], alone) < 1e-5
+    mask = keras.ops.convert_to_numpy(keras.src.backend.get_keras_mask(eager))
+    assert (mask == (padded != 0)).all()
+    # The graph of predict, compiled and not.
+    assert error(model.predict(padded, verbose=0)[:, :9], alone) < 1e-5
+    if BACKEND != "torch":  # torch.compile has its own test
+        compiled = token_model(family, jit_compile=True)
+        compiled.set_weights(model.get_weights())
+        assert error(compiled.predict(padded, verbose=0)[:, :9], alone) < 1e-5
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if "flow" not in f])
+def test_implicit_mask_beside_segments(family):
+    """Keras leaves `mask` unfilled there; `inputs_mask` must be."""
+    ids = keras.Input((None,), dtype="int32")
+    segments = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(11, WIDTH, mask_zero=True)(ids)
+    layer = make(family)
+    model = keras.Model([ids, segments], layer(x, segment_ids=segments))
+    set_weights(model)
+    tokens = np.array([[3, 4, 5, 0, 6, 7, 0, 0]], "int32")
+    runs = np.array([[1, 1, 1, 1, 2, 2, 2, 2]], "int32")
+    embedded = model.layers[1](tokens) if BACKEND != "torch" else None
+    result = to_numpy(model([tokens, runs]))
+    table = model.get_layer(index=1).embeddings if embedded is None else None
+    vectors = to_numpy(table)[tokens] if table is not None else to_numpy(embedded)
+    vectors = keras.ops.convert_to_tensor(vectors.astype("float32"))
+    wanted = to_numpy(layer(vectors, mask=tokens != 0, segment_ids=runs))
+    assert error(result[tokens != 0], wanted[tokens != 0]) < 1e-5
+    # Both masks are honoured: an explicit one is ANDed with the implicit one.
+    first = tokens != 0
+    second = np.array([[1, 0, 1, 1, 1, 1, 1, 1]], bool)
+    both = layer(vectors, mask=first, inputs_mask=second, segment_ids=runs)
+    anded = layer(vectors, mask=first & second, segment_ids=runs)
+    assert (to_numpy(both) == to_numpy(anded)).all()
+
+
+@each_family
+def test_unknown_length(family):
+    inputs = keras.Input((None, WIDTH))
+    layer = make(family)
+    model = keras.Model(inputs, layer(inputs))
+    set_weights(model)
+    for length in (5, 9, 300):
+        x = normal(2, length, WIDTH, seed=length)
+        assert error(model(x), to_numpy(layer(x))) < 1e-6
+        assert model.predict(x, verbose=0).shape == (2, length, WIDTH)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow traces so")
+@pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_one_graph_serves_every_length(name, jit_compile):
+    import tensorflow as tf
+
+    from tests.catalogue import make as variant
+
+    if jit_compile and not name.endswith("plain"):
+        pytest.skip("one option a layer is compiled; the graph is the same")
+    layer = variant(name)
+    signature = [
+        tf.TensorSpec((None, None, WIDTH)),
+        tf.TensorSpec((None, None), "bool"),
+        tf.TensorSpec((None, None), "int32"),
+    ]
+
+    @tf.function(input_signature=signature, jit_compile=jit_compile)
+    def call(x, mask, ids):
+        extra = {} if is_flow(name) else {"segment_ids": ids}
+        return layer(x, mask=mask, **extra)
+
+    for length in (1, CHUNK, 3 * CHUNK + 5):
+        x = normal(2, length, WIDTH)
+        mask = np.random.default_rng(1).random((2, length)) < 0.8
+        ids = np.repeat([[0] * (length // 2) + [1] * (length - length // 2)], 2, 0)
+        extra = {} if is_flow(name) else {"segment_ids": ids}
+        wanted = to_numpy(layer(x, mask=mask, **extra))
+        result = to_numpy(call(x, mask, ids.astype("int32")))
+        assert error(result[mask], wanted[mask]) < 1e-5
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="torch only")
+@each_family
+def test_torch_compile_has_no_graph_break(family):
+    import torch
+
+    layer, x = make(family), torch.tensor(normal(2, 9, WIDTH))
+    layer.build(x.shape)
+    set_weights(layer)
+    mask = torch.tensor(np.arange(9)[None].repeat(2, 0) < 7)
+    ids = torch.tensor([[0] * 5 + [1] * 4] * 2)
+    kinds = [{}, {"mask": mask}]
+    kinds += [] if "flow" in family else [{"segment_ids": ids, "mask": mask}]
+    for kwargs in kinds:
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        y = compiled(x, **kwargs)
+        assert error(to_numpy(y), to_numpy(layer(x, **kwargs))) < 1e-6
+        y.sum().backward()
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="torch only")
+def test_torch_inductor():
+    import torch
+
+    inputs = keras.Input((None, WIDTH))
+    x = inputs
+    for family in ("causal-gau", "causal-mixed", "causal-flow"):
+        x = keras.layers.Add()([x, make(family)(ScaleNorm()(x))])
+    model = keras.Model(inputs, x)
+    set_weights(model)
+    compiled = torch.compile(model, fullgraph=True)
+    data = torch.tensor(normal(2, 9, WIDTH))
+    assert error(to_numpy(compiled(data)), to_numpy(model(data))) < 1e-5
+
+
+@each_family
+def test_fit_learns(family):
+    """`fit` lowers the loss, in the mode that Keras chooses by itself."""
+    inputs = keras.Input((None, WIDTH))
+    x = keras.layers.Add()([inputs, make(family)(ScaleNorm()(inputs))])
+    model = keras.Model(inputs, keras.layers.Dense(1)(x))
+    jit = {"jit_compile": False} if BACKEND == "torch" else {}
+    model.compile(keras.optimizers.Adam(0.02), "mse", **jit)
+    data = normal(32, 12, WIDTH)
+    target = np.cumsum(data[..., :1], axis=1) / 4
+    history = model.fit(data, target, batch_size=8, epochs=12, verbose=0)
+    losses = history.history["loss"]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+@each_family
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_masks_of_any_dtype_under_mixed_precision(family, policy):
+    keras.config.set_dtype_policy(policy)
+    layer, x = make(family), normal(2, 9, WIDTH)
+    mask = np.arange(9)[None].repeat(2, 0) < 7
+    layer.build(x.shape)
+    results = [
+        layer(x, mask=keras.ops.convert_to_tensor(mask.astype(dtype)))
+        for dtype in ("bool", "int32", "float32")
+    ]
+    dtype = keras.backend.standardize_dtype(results[0].dtype)
+    assert dtype == policy.removeprefix("mixed_")
+    arrays = [to_numpy(result) for result in results]
+    assert (arrays[0] == arrays[1]).all()
+    assert (arrays[0] == arrays[2]).all()
+    # A mask that is read changes something.
+    assert (arrays[0] != to_numpy(layer(x))).any() or "causal" in family
+
+
+@each_family
+def test_remat(family):
+    plain, x = make(family), normal(2, 9, WIDTH)
+    with keras.RematScope(mode="full"):
+        remat = make(family)
+    for layer in (plain, remat):
+        layer.build(x.shape)
+        set_weights(layer)
+    from tests.helpers import gradients
+
+    cotangent = normal(2, 9, WIDTH, seed=1)
+    wanted, wanted_weights = gradients(plain, cotangent, x)
+    found, found_weights = gradients(remat, cotangent, x)
+    assert error(found, wanted) < 1e-5
+    for a, b in zip(found_weights, wanted_weights, strict=True):
+        assert error(a, b) < 1e-4 or np.abs(b).max() < 1e-6
+
+
+def dense_sublayers(model):
+    return [
+        sublayer
+        for sublayer in model._flatten_layers()
+        if isinstance(sublayer, keras.layers.Dense)
+    ]
+
+
+def residual_model(family):
+    inputs = keras.Input((None, 8))
+    x = keras.layers.Add()([inputs, make(family)(ScaleNorm()(inputs))])
+    model = keras.Model(inputs, x)
+    set_weights(model)
+    return model
+
+
+@each_family
+def test_lora(family, tmp_path):
+    model, x = residual_model(family), normal(2, 9, 8)
+    before = to_numpy(model(x))
+    projections = dense_sublayers(model)
+    assert len(projections) == 4
+    for dense in projections:
+        dense.enable_lora(2)
+    assert error(model(x), before) < 1e-6
+    trainable = {w.path.split("/")[-1] for w in projections[0].trainable_weights}
+    assert trainable == {"lora_kernel_a", "lora_kernel_b", "bias"}
+    for dense in projections:
+        dense.lora_kernel_b.assign(normal(*dense.lora_kernel_b.shape, seed=3))
+    tuned = to_numpy(model(x))
+    assert error(tuned, before) > 1e-3
+    model.save(tmp_path / "lora.keras")
+    again = keras.saving.load_model(tmp_path / "lora.keras")
+    assert error(again(x), tuned) < 1e-5
+
+
+@each_family
+@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
+def test_quantize_and_reload(family, mode, tmp_path):
+    model, x = residual_model(family), normal(2, 9, 8)
+    before = to_numpy(model(x))
+    model.quantize(mode)
+    quantized = to_numpy(model(x))
+    assert all(dense.quantization_mode == mode for dense in dense_sublayers(model))
+    assert 0 < error(quantized, before) < {"int8": 0.05, "int4": 0.6, "float8": 0.2}[mode]
+    model.save(tmp_path / "quantized.keras")
+    again = keras.saving.load_model(tmp_path / "quantized.keras")
+    assert error(again(x), quantized) < 1e-6
+
+
+@each_family
+def test_weights_file_of_a_subclassed_model(family, tmp_path):
+    class Subclassed(keras.Model):
+        def __init__(self):
+            super().__init__()
+            self.block = make(family)
+
+        def call(self, inputs):
+            return self.block(inputs)
+
+    x = normal(2, 9, WIDTH)
+    first, second = Subclassed(), Subclassed()
+    first(x)
+    second(x)
+    set_weights(first)
+    first.save_weights(tmp_path / "model.weights.h5")
+    second.load_weights(tmp_path / "model.weights.h5")
+    assert error(second(x), to_numpy(first(x))) < 1e-6
+
+
+def test_return_flow_in_a_functional_model():
+    query, source = keras.Input((None, 6)), keras.Input((None, 5))
+    layer = FlowAttention(2, 3, value_dim=4, output_dim=7)
+    outputs, flow = layer(query, source, return_flow=True)
+    model = keras.Model([query, source], [outputs, flow])
+    assert outputs.shape == (None, None, 7)
+    shapes = {name: value.shape for name, value in flow.items()}
+    assert set(shapes) == {"incoming", "outgoing", "competition", "allocation"}
+    assert set(shapes.values()) == {(None, 2, None)}
+    result, flow = model([normal(2, 4, 6), normal(2, 9, 5)])
+    assert tuple(result.shape) == (2, 4, 7)
+    assert tuple(flow["incoming"].shape) == (2, 2, 4)
+    assert tuple(flow["allocation"].shape) == (2, 2, 4)
+    assert tuple(flow["outgoing"].shape) == (2, 2, 9)
+    assert tuple(flow["competition"].shape) == (2, 2, 9)
+    assert error(to_numpy(flow["competition"]).sum(-1), np.full((2, 2), 9)) < 1e-5
+
+
+def test_flow_masks_are_anded():
+    layer = FlowAttention(2, 3)
+    query, value, key = normal(1, 4, 6), normal(1, 5, 6, seed=1), normal(1, 5, 6, seed=2)
+    layer.build(query.shape, value.shape, key.shape)
+    set_weights(layer)
+    first = np.array([[1, 1, 0, 1, 1]], bool)
+    second = np.array([[1, 0, 1, 1, 1]], bool)
+    both = layer(query, value, key, value_mask=first, key_mask=second)
+    anded = layer(query, value, key, value_mask=first & second)
+    short = first[0] & second[0]
+    alone = layer(query, value[:, short], key[:, short])
+    assert error(both, to_numpy(anded)) < 1e-6
+    assert error(both, to_numpy(alone)) < 1e-5
+    # Masked queries leave the outgoing sums.
+    mask = np.array([[1, 1, 0, 1]], bool)
+    masked = to_numpy(layer(query, value, key, query_mask=mask))[mask]
+    alone = to_numpy(layer(query[:, mask[0]], value, key))[0]
+    assert error(masked, alone) < 1e-5
+    # When causal the three are ANDed.
+    causal = FlowAttention(2, 3, causal=True)
+    query = normal(1, 5, 6)
+    causal.build(query.shape, value.shape, key.shape)
+    set_weights(causal)
+    third = np.array([[1, 1, 1, 1, 0]], bool)
+    three = causal(query, value, key, query_mask=third, value_mask=first, key_mask=second)
+    together = first & second & third
+    wanted = causal(query, value, key, query_mask=together)
+    assert error(to_numpy(three)[together], to_numpy(wanted)[together]) < 1e-6
+
+
+def test_position_bias_layer_and_its_method():
+    scores = normal(2, 3, 5, 9)
+    for kind in ("toeplitz", "rotary", "t5"):
+        for bidirectional in (True, False):
+            layer = RelativePositionBias(kind, bidirectional=bidirectional)
+            layer.build(scores.shape)
+            set_weights(layer)
+            bias = to_numpy(layer.bias(np.arange(5), np.arange(9)))
+            assert error(layer(scores), scores + bias) < 1e-6
+            # Depends on the distance alone.
+            shifted = layer.bias(np.arange(5) + 1_000_000, np.arange(9) + 1_000_000)
+            assert error(shifted, bias) < 1e-5
+            later = bias[0, 1:] if not bidirectional else bias[0, :1]
+            assert error(later, np.full(later.shape, bias[0, 0])) < 1e-7
+    assert RelativePositionBias(max_length=511).resolved_kind == "toeplitz"
+    assert RelativePositionBias(max_length=512).resolved_kind == "rotary"
+    table = RelativePositionBias("toeplitz", max_length=4)
+    table.build()
+    assert tuple(table.table.shape) == (7, 1)
+
+
+def test_position_bias_in_half_precision():
+    scores = normal(2, 5, 9)
+    exact = RelativePositionBias("rotary")
+    exact.build(scores.shape)
+    half = RelativePositionBias("rotary", dtype="mixed_float16")
+    half.build(scores.shape)
+    for layer in (exact, half):
+        set_weights(layer)
+    result = half(scores)
+    assert keras.backend.standardize_dtype(result.dtype) == "float16"
+    assert error(result, to_numpy(exact(scores))) < 2e-3
+
+
+def test_small_layers_keep_the_mask():
+    x = keras.layers.Embedding(11, WIDTH, mask_zero=True)(np.array([[1, 2, 0]]))
+    get_mask = keras.src.backend.get_keras_mask
+    assert to_numpy(get_mask(ScaleNorm()(x))).tolist() == [[1, 1, 0]]
+    for part in ScaleOffset(2)(x):
+        assert to_numpy(get_mask(part)).tolist() == [[1, 1, 0]]
+
+
+def test_dropout_acts_before_the_output_projection():
+    for layer_class, options in FAMILIES.values():
+        layer, x = layer_class(**options, dropout=0.9), normal(2, 9, WIDTH)
+        layer.build(x.shape)
+        set_weights(layer)
+        assert (to_numpy(layer(x)) == to_numpy(layer(x, training=False))).all()
+        dropped = to_numpy(layer(x, training=True))
+        assert error(dropped, to_numpy(layer(x))) > 1e-2
+        assert np.abs(dropped).min() > 0  # the projection mixes what is left
+
+
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16", "float64"])
+def test_functional_model_keeps_its_policy(policy, tmp_path):
+    keras.config.set_dtype_policy(policy)
+    model = residual_model("causal-mixed")
+    x = normal(2, 9, 8)
+    result = model(x)
+    model.save(tmp_path / "model.keras")
+    keras.config.set_dtype_policy("float32")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert keras.backend.standardize_dtype(again(x).dtype) == policy.removeprefix("mixed_")
+    assert error(again(x), to_numpy(result)) < 1e-6
