@@ -6,7 +6,6 @@ values: they are computed once, as a vector, and laid out as a matrix by copying
 
 import math
 
-import numpy as np
 from keras import ops
 
 from keras_flash.ops.rotary import rotary_cos_sin
@@ -66,12 +65,12 @@ def t5_bias(table, distances, max_distance=128, bidirectional=True):
     """
     buckets = table.shape[0] // 2 if bidirectional else table.shape[0]
     exact = buckets // 2
-    steps = np.arange(max_distance + 1)
-    far = np.log(np.maximum(steps, exact) / exact) / math.log(max_distance / exact)
-    far = np.minimum(exact + (far * (buckets - exact)).astype(int), buckets - 1)
-    bucket_of = np.where(steps < exact, steps, far).astype("int32")
+    bucket_of = list(range(exact))
+    for distance in range(exact, max_distance + 1):
+        far = math.log(distance / exact) / math.log(max_distance / exact)
+        bucket_of.append(min(exact + int(far * (buckets - exact)), buckets - 1))
     index = ops.take(
-        ops.convert_to_tensor(bucket_of),
+        ops.convert_to_tensor(bucket_of, dtype="int32"),
         ops.minimum(ops.abs(distances), max_distance),
     )
     if bidirectional:
@@ -102,7 +101,8 @@ def toeplitz_matrix(values, num_queries, num_keys):
     """
     # Rows of t + s values, read back as rows of t + s - 1, shift by one each.
     width = num_queries + num_keys
-    rows = ops.broadcast_to(ops.pad(values, [[0, 1]]), (num_queries, width))
+    padded = ops.concatenate([values, ops.zeros_like(values[:1])], axis=0)
+    rows = ops.broadcast_to(padded, (num_queries, width))
     flat = ops.reshape(rows, (-1,))
     flat = flat[num_queries - 1 : num_queries - 1 + num_queries * (width - 1)]
     return ops.reshape(flat, (num_queries, width - 1))[:, :num_keys]

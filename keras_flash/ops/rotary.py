@@ -10,7 +10,6 @@ a step of its own rounding: both errors stay under 4e-6 radians.
 
 import math
 
-import numpy as np
 from keras import ops
 
 from keras_flash.ops.numerics import at_least_float32
@@ -20,13 +19,13 @@ SPLIT = 4096  # positions in one high step
 TURN = 2**32  # int32 units in one full turn
 
 
-def _steps(dim):
-    """The int32 angle of one low and of one high step, each `(dim / 2,)`."""
-    turns = BASE ** (-np.arange(0, dim, 2, dtype="float64") / dim) / (2 * math.pi)
-    units = [np.round(count * turns * TURN) for count in (1, SPLIT)]
-    # To the signed residue, which is what a wrapping int32 holds.
-    low, high = [(unit + TURN / 2) % TURN - TURN / 2 for unit in units]
-    return low.astype("int32"), high.astype("int32")
+def _step_of(count, dim):
+    """The int32 angle, one for each feature pair, that `count` positions turn."""
+    steps = []
+    for i in range(0, dim, 2):  # plain numbers: torch.compile stops at NumPy's
+        units = round(count * BASE ** (-i / dim) / (2 * math.pi) * TURN)
+        steps.append((units + TURN // 2) % TURN - TURN // 2)  # as int32 wraps
+    return ops.convert_to_tensor(steps, dtype="int32")
 
 
 def rotary_cos_sin(positions, dim):
@@ -39,13 +38,10 @@ def rotary_cos_sin(positions, dim):
     Returns:
         Two float32 tensors of shape `positions.shape + (dim / 2,)`.
     """
-    low_step, high_step = _steps(dim)
     positions = ops.expand_dims(ops.cast(positions, "int32"), -1)
     high = ops.floor_divide(positions, SPLIT)
     low = positions - high * SPLIT
-    phase = high * ops.convert_to_tensor(high_step) + low * ops.convert_to_tensor(
-        low_step
-    )
+    phase = high * _step_of(SPLIT, dim) + low * _step_of(1, dim)
     angle = ops.cast(phase, "float32") * (2 * math.pi / TURN)
     return ops.cos(angle), ops.sin(angle)
 
