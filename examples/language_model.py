@@ -20,6 +20,7 @@ import time
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import artefacts
 import keras
 import numpy as np
 
@@ -42,6 +43,7 @@ HELD_OUT = 0.05  # the end of the text
 LEARNING_RATE = 8e-3
 WARMUP = 0.125  # of the steps; then a cosine down to zero
 WEIGHT_DECAY = 0.1
+BETA_2 = 0.98
 CLIP_NORM = 1.0
 BASELINE_LAYERS = 3  # with a feed-forward that makes the parameters equal
 BASELINE_HEADS = 4
@@ -120,3 +122,179 @@ def transformer_model():
     x = keras.layers.RMSNormalization()(x)
     logits = keras.layers.Dense(VOCABULARY_SIZE, name="logits")(x)
     return keras.Model(token_ids, logits, name="transformer")
+
+
+def train(model, text, steps, learning_rate, seed, verbose=1):
+    """Fits the model.
+
+    Returns:
+        The loss of each step in bits a byte, and the seconds of a step.
+    """
+    warmup = max(1, int(WARMUP * steps))
+    schedule = keras.optimizers.schedules.CosineDecay(
+        0.0,
+        decay_steps=max(1, steps - warmup),
+        warmup_target=learning_rate,
+        warmup_steps=warmup,
+    )
+    optimizer = keras.optimizers.AdamW(
+        schedule,
+        weight_decay=WEIGHT_DECAY,
+        beta_2=BETA_2,
+        global_clipnorm=CLIP_NORM,
+    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer, loss)
+    history = StepHistory()
+    inputs, targets = training_windows(text, steps, seed)
+    model.fit(
+        inputs,
+        targets,
+        batch_size=BATCH_SIZE,
+        shuffle=False,
+        callbacks=[history],
+        verbose=verbose,
+    )
+    return history.bits(), history.seconds_a_step()
+
+
+class StepHistory(keras.callbacks.Callback):
+    """The loss and the time of each step; Keras itself shows running means."""
+
+    def on_train_begin(self, logs=None):
+        self.means, self.times = [], []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.means.append(float(logs["loss"]))
+        self.times.append(time.perf_counter())
+
+    def bits(self):
+        """Losses of single steps, back from the running means, in bits."""
+        sums = np.array(self.means) * np.arange(1, len(self.means) + 1)
+        return np.diff(sums, prepend=0.0) / math.log(2)
+
+    def seconds_a_step(self):
+        """The median, which leaves the compilation out."""
+        return float(np.median(np.diff(self.times))) if len(self.times) > 1 else 0.0
+
+
+def bits_per_byte(model, text):
+    inputs, targets = held_out_windows(text)
+    return model.evaluate(inputs, targets, batch_size=17, verbose=0) / math.log(2)
+
+
+def generate(model, prompt, count, seed=0):
+    """Appends `count` sampled bytes; the model sees the last 512.
+
+    Every call has one shape: the model is causal, so what stands behind the last
+    byte changes nothing.
+    """
+    generator = np.random.default_rng(seed)
+    tokens = list(prompt)
+    for _ in range(count):
+        window = tokens[-SEQUENCE_LENGTH:]
+        padded = np.zeros((1, SEQUENCE_LENGTH), "int32")
+        padded[0, : len(window)] = window
+        logits = model.predict_on_batch(padded)[0, len(window) - 1]
+        weights = np.exp((logits - logits.max()) / TEMPERATURE)
+        tokens.append(int(generator.choice(len(logits), p=weights / weights.sum())))
+    return bytes(tokens)
+
+
+def draw_losses(losses, held_out, path):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    steps = np.arange(1, len(losses) + 1)
+    width = min(20, len(losses))
+    smooth = np.convolve(losses, np.ones(width) / width, mode="valid")
+    axes.plot(steps, losses, color="#b9c7d9", linewidth=0.8, label="one step")
+    axes.plot(steps[width - 1 :], smooth, color="#1f5a99", label=f"mean of {width}")
+    axes.axhline(
+        held_out, color="#c2410c", linestyle="--", label="held out, at the end"
+    )
+    axes.set(xlabel="step", ylabel="bits a byte", title="FLASH on Shakespeare")
+    axes.set_ylim(min(losses.min(), held_out) - 0.2, min(losses.max(), 5.0) + 0.2)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=120)
+
+
+def save_without_optimizer(model, path):
+    """Saves a copy that was never compiled, which holds the weights alone."""
+    copy = keras.models.clone_model(model)
+    copy.set_weights(model.get_weights())
+    copy.save(path)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=pathlib.Path, default=pathlib.Path("output"))
+    parser.add_argument("--baseline", action="store_true", help="compare, then stop")
+    parser.add_argument(
+        "--publish", action="store_true", help="renew saved_models/ and README.md"
+    )
+    arguments = parser.parse_args()
+    if arguments.steps < 1:
+        parser.error("--steps must be at least 1")
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    text, held_out = load_text()
+    if arguments.baseline:
+        compare(text, held_out, arguments)
+        return
+
+    keras.utils.set_random_seed(arguments.seed)
+    model = flash_model()
+    print(
+        f"{keras.backend.backend()}: {model.count_params():,} parameters, "
+        f"{arguments.steps} steps of {BATCH_SIZE} x {SEQUENCE_LENGTH} bytes"
+    )
+    losses, seconds = train(model, text, arguments.steps, LEARNING_RATE, arguments.seed)
+    bits = bits_per_byte(model, held_out)
+    print(f"\nheld out: {bits:.3f} bits a byte, {seconds:.2f} s a step\n")
+    print(generate(model, PROMPT, GENERATED).decode("latin-1"), "\n")
+
+    curve = arguments.output / "loss.png"
+    draw_losses(losses, bits, curve)
+    sample = held_out_windows(held_out)[0][:2]
+    table = artefacts.make_and_check(
+        model, sample, arguments.output, save_without_optimizer
+    )
+    print(f"loss curve: {curve}\n\n{table}")
+    if arguments.publish:
+        artefacts.publish(arguments.output, table, bits, arguments)
+
+
+def compare(text, held_out, arguments):
+    """FLASH and Transformer++ at every learning rate, the same steps and data."""
+    rows = []
+    for name, build in (("FLASH", flash_model), ("Transformer++", transformer_model)):
+        results = []
+        for rate in BASELINE_RATES:
+            keras.utils.set_random_seed(arguments.seed)
+            model = build()
+            _, seconds = train(
+                model, text, arguments.steps, rate, arguments.seed, verbose=0
+            )
+            bits = bits_per_byte(model, held_out)
+            results.append((bits, rate, seconds))
+            print(f"{name}: learning rate {rate:g}: {bits:.3f} bits a byte", flush=True)
+        bits, rate, seconds = min(results)
+        rows.append(
+            f"| {name} | {model.count_params():,} | {rate:g} | {bits:.3f} "
+            f"| {seconds:.2f} |"
+        )
+    print(
+        "\n| model | parameters | best learning rate | held out, bits a byte "
+        "| seconds a step |\n|---|---|---|---|---|"
+    )
+    print("\n".join(rows))
+
+
+if __name__ == "__main__":
+    main()

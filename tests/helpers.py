@@ -93,9 +93,7 @@ def gradients(layer, cotangent, inputs, **kwargs):
             tape.watch(x)
             y = layer(x, **kwargs)
             value = tf.reduce_sum(tf.cast(y, "float32") * cotangent)
-        found = tape.gradient(
-            value, [x, *(w.value for w in layer.trainable_variables)]
-        )
+        found = tape.gradient(value, [x, *(w.value for w in layer.trainable_variables)])
     elif BACKEND == "jax":
         import jax
 

@@ -26,9 +26,12 @@ class FlowAttention(keras.layers.Layer):
     and each source's outgoing flow is conserved, which makes the sources compete
     and allocates to the sinks:
 
-        I_t  = (q_t + eps) . (sum_s k_s + eps)         O_s  = (k_s + eps) . (sum_t q_t + eps)
-        I'_t = (q_t + eps) . (sum_s k_s / O_s + eps)   O'_s = (k_s + eps) . (sum_t q_t / I_t + eps)
-        competition_s = S softmax_s(O'_s)              allocation_t = sigmoid(I'_t L / S)
+        I_t = (q_t + eps) . (sum_s k_s + eps)
+        O_s = (k_s + eps) . (sum_t q_t + eps)
+        I'_t = (q_t + eps) . (sum_s k_s / O_s + eps)
+        O'_s = (k_s + eps) . (sum_t q_t / I_t + eps)
+        competition_s = S softmax_s(O'_s)
+        allocation_t = sigmoid(I'_t L / S)
         y_t = allocation_t (q_t / I_t) . sum_s k_s (competition_s v_s)^T
 
     for L queries q = phi(query_dense query) and S keys k = phi(key_dense key), per
@@ -86,7 +89,8 @@ class FlowAttention(keras.layers.Layer):
     Example:
 
     >>> layer = FlowAttention(num_heads=4, key_dim=16)
-    >>> query, source = keras.random.normal((2, 7, 64)), keras.random.normal((2, 30, 64))
+    >>> query = keras.random.normal((2, 7, 64))
+    >>> source = keras.random.normal((2, 30, 64))
     >>> y = layer(query, source)
     """
 
@@ -154,10 +158,16 @@ class FlowAttention(keras.layers.Layer):
         key_units = self.num_heads * self.key_dim
         value_units = self.num_heads * (self.value_dim or self.key_dim)
         output_units = self.output_dim or query_shape[-1]
-        self.query_dense = build_dense(self, "query_dense", query_shape[-1], key_units, 0)
+        self.query_dense = build_dense(
+            self, "query_dense", query_shape[-1], key_units, 0
+        )
         self.key_dense = build_dense(self, "key_dense", key_shape[-1], key_units, 1)
-        self.value_dense = build_dense(self, "value_dense", value_shape[-1], value_units, 2)
-        self.output_dense = build_dense(self, "output_dense", value_units, output_units, 3)
+        self.value_dense = build_dense(
+            self, "value_dense", value_shape[-1], value_units, 2
+        )
+        self.output_dense = build_dense(
+            self, "output_dense", value_units, output_units, 3
+        )
         self.dropout_layer = keras.layers.Dropout(
             self.dropout, dtype=self.dtype_policy, name="dropout"
         )

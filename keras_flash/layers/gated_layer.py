@@ -10,8 +10,8 @@ from keras_flash.layers.sublayers import build_dense
 from keras_flash.layers.sublayers import policy_config
 from keras_flash.layers.validation import check_bool
 from keras_flash.layers.validation import check_choice
-from keras_flash.layers.validation import check_positive
 from keras_flash.layers.validation import check_positions
+from keras_flash.layers.validation import check_positive
 from keras_flash.layers.validation import check_positive_int
 from keras_flash.layers.validation import check_rate
 from keras_flash.layers.validation import check_segment_ids

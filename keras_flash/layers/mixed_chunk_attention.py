@@ -144,7 +144,9 @@ class MixedChunkAttention(GatedLayer):
         if branches == "global":
             reason = 'with branches="global"'
             check_unset("scale_scores", scale_scores, True, reason)
-            check_unset("relative_position_bias", relative_position_bias, "auto", reason)
+            check_unset(
+                "relative_position_bias", relative_position_bias, "auto", reason
+            )
         self.chunk_size = chunk_size
         self.branches = branches
         self.scale_scores = scale_scores

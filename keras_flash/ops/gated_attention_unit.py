@@ -71,7 +71,9 @@ def gated_attention(
             None if runs is None else runs[:, :last],
         )
         scores = ops.matmul(
-            _scale(queries[:, start:stop], keys, visible, activation, normalization_length),
+            _scale(
+                queries[:, start:stop], keys, visible, activation, normalization_length
+            ),
             ops.swapaxes(keys[:, :last], 1, 2),
         )
         if bias is not None:

@@ -180,14 +180,14 @@ def _carry(keys, values, mask, runs, border_runs):
         chunk. The first chunk receives run -2, which no token has.
     """
     leaving = ops.equal(runs, ops.expand_dims(border_runs, 2))
-    summaries = _summaries(
-        ops.where(ops.expand_dims(leaving, -1), keys, 0.0), values
-    )
+    summaries = _summaries(ops.where(ops.expand_dims(leaving, -1), keys, 0.0), values)
     counts = _count(ops.logical_and(mask, leaving))
 
     def combine(earlier, later):
         same = ops.equal(earlier[0], later[0])
-        state = ops.where(ops.expand_dims(ops.expand_dims(same, -1), -1), earlier[1], 0.0)
+        state = ops.where(
+            ops.expand_dims(ops.expand_dims(same, -1), -1), earlier[1], 0.0
+        )
         return (
             later[0],
             later[1] + state,

@@ -36,9 +36,7 @@ def inclusive_scan(combine, elements, identity, levels=MAX_LEVELS):
     )
     inside = _scan_block(combine, blocks, identity, axis=2)
     totals = tuple(x[:, :, -1] for x in inside)
-    before = exclusive(
-        inclusive_scan(combine, totals, identity, levels - 1), identity
-    )
+    before = exclusive(inclusive_scan(combine, totals, identity, levels - 1), identity)
     combined = combine(tuple(ops.expand_dims(x, 2) for x in before), inside)
     return tuple(merge_axis(x)[:, :length] for x in combined)
 

@@ -94,7 +94,10 @@ def test_config_holds_every_argument(layer_class):
     again = layer_class.from_config(config).get_config()
     assert again == config
     for name, value in SETTINGS[layer_class].items():
-        if not isinstance(value, keras.initializers.Initializer) and name[-4:] != "izer":
+        if (
+            not isinstance(value, keras.initializers.Initializer)
+            and name[-4:] != "izer"
+        ):
             assert config[name] == value
 
 
@@ -156,7 +159,9 @@ def test_no_two_weights_start_equal(layer_class):
         assert np.abs(gate - base).max() > 1e-3
     layer = RelativePositionBias("rotary", initializer=initializer)
     layer.build()
-    assert np.abs(to_numpy(layer.query_vector) - to_numpy(layer.key_vector)).max() > 1e-3
+    assert (
+        np.abs(to_numpy(layer.query_vector) - to_numpy(layer.key_vector)).max() > 1e-3
+    )
     layer = FlowAttention(2, 3, kernel_initializer=initializer)
     layer.build((None, None, 6), (None, None, 6))
     kernels = [layer.query_dense, layer.key_dense, layer.value_dense]
@@ -204,7 +209,11 @@ BAD = [
     (RelativePositionBias, dict(kind="alibi"), "`kind` must be one of 'auto', "),
     (RelativePositionBias, dict(max_length=2.5), "`max_length` must be a positive int"),
     (RelativePositionBias, dict(num_buckets=2), "`num_buckets` must be at least 4"),
-    (RelativePositionBias, dict(max_distance=8), "`max_distance` must be more than the"),
+    (
+        RelativePositionBias,
+        dict(max_distance=8),
+        "`max_distance` must be more than the",
+    ),
     (RelativePositionBias, dict(bidirectional=1), "`bidirectional` must be True or"),
     (FlowAttention, dict(num_heads=0), "`num_heads` must be a positive integer"),
     (FlowAttention, dict(key_dim=None), "`key_dim` must be a positive integer"),
@@ -232,7 +241,11 @@ BAD = [
         dict(normalization_length=512, attention_activation="softmax"),
         "`normalization_length` has no meaning under softmax",
     ),
-    (MixedChunkAttention, dict(chunk_size=0), "`chunk_size` must be a positive integer"),
+    (
+        MixedChunkAttention,
+        dict(chunk_size=0),
+        "`chunk_size` must be a positive integer",
+    ),
     (MixedChunkAttention, dict(branches="none"), "`branches` must be one of 'both'"),
     (MixedChunkAttention, dict(scale_scores=None), "`scale_scores` must be True or"),
     (
@@ -308,7 +321,9 @@ def test_bad_inputs(layer_class, symbolic):
     with pytest.raises(ValueError, match=r"`inputs` must have shape \(batch, length, "):
         layer_class(key_dim=4)(tensor(2, 6))
     for shape in ((5,), (2, 5, 5), (2, 1, 1, 5), (2, 4)):
-        with pytest.raises(ValueError, match=r"`mask` must have shape \(batch, length\)"):
+        with pytest.raises(
+            ValueError, match=r"`mask` must have shape \(batch, length\)"
+        ):
             layer(x, mask=tensor(*shape, dtype="bool"))
         with pytest.raises(ValueError, match="`segment_ids` must have shape"):
             layer(x, segment_ids=tensor(*shape, dtype="int32"))

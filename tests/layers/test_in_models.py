@@ -1,4 +1,4 @@
-"""The layers inside Keras: masks, graphs, lengths, dtypes, saving, remat, LoRA, int8."""
+"""The layers inside Keras: masks, graphs, lengths, dtypes, saving, remat, LoRA."""
 
 import keras
 import numpy as np
@@ -108,14 +108,15 @@ def test_unknown_length(family):
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow traces so")
 @pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name",
+    [name for name in VARIANTS if name.split("-")[2] in ("plain", "global", "softmax")],
+)
 def test_one_graph_serves_every_length(name, jit_compile):
     import tensorflow as tf
 
     from tests.catalogue import make as variant
 
-    if jit_compile and not name.endswith("plain"):
-        pytest.skip("one option a layer is compiled; the graph is the same")
     layer = variant(name)
     signature = [
         tf.TensorSpec((None, None, WIDTH)),
@@ -277,7 +278,9 @@ def test_quantize_and_reload(family, mode, tmp_path):
     model.quantize(mode)
     quantized = to_numpy(model(x))
     assert all(dense.quantization_mode == mode for dense in dense_sublayers(model))
-    assert 0 < error(quantized, before) < {"int8": 0.05, "int4": 0.6, "float8": 0.2}[mode]
+    assert (
+        0 < error(quantized, before) < {"int8": 0.05, "int4": 0.6, "float8": 0.2}[mode]
+    )
     model.save(tmp_path / "quantized.keras")
     again = keras.saving.load_model(tmp_path / "quantized.keras")
     assert error(again(x), quantized) < 1e-6
@@ -323,7 +326,11 @@ def test_return_flow_in_a_functional_model():
 
 def test_flow_masks_are_anded():
     layer = FlowAttention(2, 3)
-    query, value, key = normal(1, 4, 6), normal(1, 5, 6, seed=1), normal(1, 5, 6, seed=2)
+    query, value, key = (
+        normal(1, 4, 6),
+        normal(1, 5, 6, seed=1),
+        normal(1, 5, 6, seed=2),
+    )
     layer.build(query.shape, value.shape, key.shape)
     set_weights(layer)
     first = np.array([[1, 1, 0, 1, 1]], bool)
@@ -345,7 +352,9 @@ def test_flow_masks_are_anded():
     causal.build(query.shape, value.shape, key.shape)
     set_weights(causal)
     third = np.array([[1, 1, 1, 1, 0]], bool)
-    three = causal(query, value, key, query_mask=third, value_mask=first, key_mask=second)
+    three = causal(
+        query, value, key, query_mask=third, value_mask=first, key_mask=second
+    )
     together = first & second & third
     wanted = causal(query, value, key, query_mask=together)
     assert error(to_numpy(three)[together], to_numpy(wanted)[together]) < 1e-6
@@ -413,5 +422,7 @@ def test_functional_model_keeps_its_policy(policy, tmp_path):
     model.save(tmp_path / "model.keras")
     keras.config.set_dtype_policy("float32")
     again = keras.saving.load_model(tmp_path / "model.keras")
-    assert keras.backend.standardize_dtype(again(x).dtype) == policy.removeprefix("mixed_")
+    assert keras.backend.standardize_dtype(again(x).dtype) == policy.removeprefix(
+        "mixed_"
+    )
     assert error(again(x), to_numpy(result)) < 1e-6

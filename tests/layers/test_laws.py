@@ -20,7 +20,9 @@ from tests.helpers import weights_of
 LONG = 3 * CHUNK + 5
 LENGTHS = (1, CHUNK - 1, CHUNK, CHUNK + 1, LONG)
 # The last segment comes back to the id of the first.
-SEGMENTS = np.array([[5] * 3 + [2] * 7 + [8] * 2 + [5] * 5, [0] * 1 + [1] * 15 + [0] * 1])
+SEGMENTS = np.array(
+    [[5] * 3 + [2] * 7 + [8] * 2 + [5] * 5, [0] * 1 + [1] * 15 + [0] * 1]
+)
 MASK = np.array(
     [[1, 1, 0, 1, 1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 0, 1, 1], [0] * 6 + [1] * 9 + [0] * 2],
     bool,

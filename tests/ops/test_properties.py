@@ -57,7 +57,9 @@ def rows(draw):
     generator = np.random.default_rng(draw(st.integers(0, 2**32)))
     mask = ids = None
     if draw(st.booleans()):
-        mask = generator.random((batch, length)) < draw(st.sampled_from([0.0, 0.5, 0.9]))
+        mask = generator.random((batch, length)) < draw(
+            st.sampled_from([0.0, 0.5, 0.9])
+        )
     if draw(st.booleans()):
         changes = generator.random((batch, length)) < draw(st.sampled_from([0.1, 0.5]))
         ids = np.cumsum(changes, axis=1).astype("int32") % 3

@@ -9,7 +9,8 @@ def relu_squared(x):
 
 def laplace(x):
     return 0.5 * (
-        1 + math.erf((x - math.sqrt(0.5)) / (math.sqrt(1 / (4 * math.pi)) * math.sqrt(2)))
+        1
+        + math.erf((x - math.sqrt(0.5)) / (math.sqrt(1 / (4 * math.pi)) * math.sqrt(2)))
     )
 
 

@@ -84,13 +84,19 @@ def _full(q, k, v, sees, real, competition, allocation, clip, eps):
     if competition == "softmax":
         high = max((source[s] for s in keys), default=0.0)
         total = sum(math.exp(source[s] - high) for s in keys)
-        C = [S * math.exp(source[s] - high) / total if real[s] else 0.0 for s in range(len(k))]
+        C = [
+            S * math.exp(source[s] - high) / total if real[s] else 0.0
+            for s in range(len(k))
+        ]
     else:
         C = [sigmoid(x) if competition else 1.0 for x in source]
     if allocation == "softmax":
         high = max((sink[t] for t in queries), default=0.0)
         total = sum(math.exp(sink[t] - high) for t in queries)
-        A = [L * math.exp(sink[t] - high) / total if sees[t] else 0.0 for t in range(len(q))]
+        A = [
+            L * math.exp(sink[t] - high) / total if sees[t] else 0.0
+            for t in range(len(q))
+        ]
     else:
         A = [sigmoid(x * L / max(S, 1)) if allocation else 1.0 for x in sink]
     y = np.zeros((len(q), v.shape[1]))
@@ -124,7 +130,9 @@ def _causal(q, k, v, _, real, competition, allocation, clip, eps):
             total = sum(math.exp(source[s] - high) for s in past[t])
             C.append(n[t] * math.exp(source[t] - high) / total)
         else:
-            C.append({"softmax": 0.0, "sigmoid": sigmoid(source[t])}.get(competition, 1.0))
+            C.append(
+                {"softmax": 0.0, "sigmoid": sigmoid(source[t])}.get(competition, 1.0)
+            )
     y = np.zeros((length, v.shape[1]))
     for t in range(length):
         for s in past[t]:

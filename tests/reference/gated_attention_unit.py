@@ -49,9 +49,7 @@ def gated_attention(
     outputs = np.zeros((batch, length, values.shape[2]), "float64")
     for b in range(batch):
         for t in range(length):
-            seen = [
-                s for s in range(length) if visible(b, t, s, mask, runs, causal)
-            ]
+            seen = [s for s in range(length) if visible(b, t, s, mask, runs, causal)]
             n = len(seen) if normalization_length == "visible" else normalization_length
             divisor = math.sqrt(key_dim) if activation == "softmax" else n
             scores = [

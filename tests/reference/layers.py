@@ -32,7 +32,9 @@ def position_bias(kind, weights, bidirectional):
 
 def gated_layer(x, weights, options, attend):
     act = np.vectorize(silu, otypes=["float64"])
-    u, v, z = [act(dense(x, weights, f"{name}_dense")) for name in ("gate", "value", "base")]
+    u, v, z = [
+        act(dense(x, weights, f"{name}_dense")) for name in ("gate", "value", "base")
+    ]
     gamma, beta = weights["scale_offset/gamma"], weights["scale_offset/beta"]
     views = [scale_offset(z, gamma[i], beta[i]) for i in range(len(gamma))]
     if options.get("use_rotary", True):
@@ -84,7 +86,9 @@ def mixed_chunk_attention_layer(x, weights, mask=None, segment_ids=None, **optio
     return gated_layer(x, weights, options, attend)
 
 
-def flow_attention_layer(x, weights, mask=None, source=None, source_mask=None, **options):
+def flow_attention_layer(
+    x, weights, mask=None, source=None, source_mask=None, **options
+):
     source = x if source is None else source
     num_heads = options["num_heads"]
     heads = []

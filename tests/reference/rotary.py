@@ -10,7 +10,9 @@ def rotate_vector(vector, position):
     for i in range(half):
         angle = position * 10_000.0 ** (-2 * i / len(vector))
         turned[i] = vector[i] * math.cos(angle) - vector[i + half] * math.sin(angle)
-        turned[i + half] = vector[i + half] * math.cos(angle) + vector[i] * math.sin(angle)
+        turned[i + half] = vector[i + half] * math.cos(angle) + vector[i] * math.sin(
+            angle
+        )
     return turned
 
 

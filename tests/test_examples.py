@@ -1,0 +1,80 @@
+"""The examples and benchmarks run, from start to end, at a few steps."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "examples"))
+
+import language_model  # noqa: E402
+
+
+def run(*command):
+    done = subprocess.run(
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_demo(tmp_path):
+    """Train, generate, draw, save, reload, export, run: as `make demo` does."""
+    printed = run(
+        "examples/language_model.py", "--steps", "3", "--output", str(tmp_path)
+    )
+    assert "bits a byte" in printed
+    assert "HAMLET." in printed
+    table = [line.split("|") for line in printed.splitlines() if line.startswith("|")]
+    rows = {row[1].strip(): float(row[4]) for row in table[2:]}
+    assert set(rows) == {".keras", "SavedModel", "LiteRT"}
+    assert max(rows.values()) < 1e-4
+    assert (tmp_path / "loss.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "model.keras").stat().st_size < 2.5e6
+
+
+def test_text_and_windows():
+    train, held_out = language_model.load_text()
+    assert len(train) + len(held_out) == 5_057_198
+    assert len(held_out) == 252_859
+    inputs, targets = language_model.held_out_windows(held_out)
+    assert inputs.shape == targets.shape == (493, 511)
+    # Disjoint: what follows a window's last target starts the next window.
+    assert (inputs[0, 1:] == targets[0, :-1]).all()
+    flat = np.concatenate([inputs[:, :1], targets], axis=1).ravel()
+    assert (flat == held_out[: 493 * 512]).all()
+    inputs, targets = language_model.training_windows(train, 2, seed=0)
+    assert inputs.shape == (16, 512)
+    assert (inputs[:, 1:] == targets[:, :-1]).all()
+
+
+def test_models_are_of_one_size():
+    flash = language_model.flash_model().count_params()
+    baseline = language_model.transformer_model().count_params()
+    assert abs(flash / baseline - 1) < 0.05
+
+
+def test_baseline_is_causal():
+    model = language_model.transformer_model()
+    tokens = np.random.default_rng(0).integers(0, 256, (1, 20)).astype("int32")
+    changed = tokens.copy()
+    changed[:, 12:] = 0
+    first, second = (model.predict_on_batch(x) for x in (tokens, changed))
+    assert np.abs(first[:, :12] - second[:, :12]).max() < 1e-5
+    assert np.abs(first[:, 12:] - second[:, 12:]).max() > 1e-2
+
+
+@pytest.mark.parametrize("script", ["layers"])
+def test_benchmark(script, tmp_path):
+    printed = run(
+        f"benchmarks/{script}.py", "--lengths", "32", "--output", str(tmp_path)
+    )
+    (lines,) = tmp_path.glob("*.jsonl")
+    rows = [json.loads(line) for line in lines.read_text().splitlines()]
+    assert len(rows) == 12
+    assert all(row["seconds"] > 0 for row in rows)
+    assert printed.count("|") >= 12 * 6

@@ -1,0 +1,62 @@
+"""The public face: names, imports, versions."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import keras_flash
+from tests.helpers import BACKEND
+
+PACKAGE = pathlib.Path(keras_flash.__file__).parent
+LAYERS = [
+    "FlowAttention",
+    "GatedAttentionUnit",
+    "MixedChunkAttention",
+    "RelativePositionBias",
+    "ScaleNorm",
+    "ScaleOffset",
+]
+
+
+def test_public_names():
+    assert keras_flash.layers.__all__ == LAYERS
+    assert keras_flash.__all__ == [*LAYERS, "layers"]
+    for name in LAYERS:
+        assert getattr(keras_flash, name) is getattr(keras_flash.layers, name)
+        assert getattr(keras_flash, name).__doc__.count("Example:") == 1
+
+
+def test_no_keras_internals():
+    for path in PACKAGE.rglob("*.py"):
+        assert "keras.src" not in path.read_text(), path
+
+
+def test_imports_go_one_way():
+    """layers -> ops -> keras."""
+    for path in (PACKAGE / "ops").glob("*.py"):
+        assert "keras_flash.layers" not in path.read_text(), path
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the same process on any backend")
+def test_import_adds_nothing_but_keras():
+    code = (
+        "import sys, keras; before = set(sys.modules); import keras_flash; "
+        "print(sorted({m.split('.')[0] for m in set(sys.modules) - before}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "['keras_flash']"
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_docstring_example_runs(name):
+    import keras
+
+    layer_class = getattr(keras_flash, name)
+    example = layer_class.__doc__.split("Example:")[1]
+    lines = [
+        line.strip()[4:] for line in example.splitlines() if line.strip()[:3] == ">>>"
+    ]
+    assert lines
+    exec("\n".join(lines), {"keras": keras, name: layer_class})
