@@ -19,7 +19,7 @@ demo: install
 test: install
 	@for backend in $(BACKENDS); do \
 		echo "== $$backend"; \
-		KERAS_BACKEND=$$backend $(BIN)/python -m pytest --numprocesses 2 || exit 1; \
+		KERAS_BACKEND=$$backend $(BIN)/python -m pytest --numprocesses 2 --dist loadgroup || exit 1; \
 	done
 
 lint: install

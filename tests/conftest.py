@@ -19,3 +19,13 @@ def _fresh():
     keras.utils.set_random_seed(7)
     yield
     keras.config.set_dtype_policy("float32")
+
+
+def pytest_collection_modifyitems(items):
+    """Tests of one layer share a worker, and there what JAX has compiled."""
+    for item in items:
+        if hasattr(item, "callspec"):
+            parameters = item.callspec.params
+            group = parameters.get("name") or parameters.get("family")
+            if group:
+                item.add_marker(pytest.mark.xdist_group(str(group)))

@@ -78,3 +78,12 @@ def test_benchmark(script, tmp_path):
     assert len(rows) == 12
     assert all(row["seconds"] > 0 for row in rows)
     assert printed.count("|") >= 12 * 6
+
+
+def test_readme_example(tmp_path):
+    text = (ROOT / "README.md").read_text()
+    code = text.split("```python\n")[1].split("```")[0]
+    assert len(code.splitlines()) == 15
+    script = tmp_path / "readme.py"
+    script.write_text(code)
+    assert "loss" in run(str(script))

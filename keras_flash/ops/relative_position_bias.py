@@ -47,6 +47,7 @@ def rotary_bias(query_vector, key_vector, distances):
     b_real, b_imag = ops.split(key_vector, 2)
     real = a_real * b_real + a_imag * b_imag
     imag = a_imag * b_real - a_real * b_imag
+    cos, sin = ops.cast(cos, real.dtype), ops.cast(sin, real.dtype)
     return ops.sum(cos * real + sin * imag, axis=-1)
 
 

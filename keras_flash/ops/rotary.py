@@ -58,7 +58,9 @@ def rotate(inputs, cos, sin):
         Tensor `(..., t, d)` in at least float32, which is what the ops that
         take queries and keys compute in.
     """
-    first, second = ops.split(at_least_float32(inputs), 2, axis=-1)
+    inputs = at_least_float32(inputs)
+    cos, sin = ops.cast(cos, inputs.dtype), ops.cast(sin, inputs.dtype)
+    first, second = ops.split(inputs, 2, axis=-1)
     return ops.concatenate(
         [first * cos - second * sin, second * cos + first * sin], axis=-1
     )
