@@ -47,7 +47,7 @@ BETA_2 = 0.98
 CLIP_NORM = 1.0
 BASELINE_LAYERS = 3  # with a feed-forward that makes the parameters equal
 BASELINE_HEADS = 4
-BASELINE_FEED_FORWARD = 227
+BASELINE_FEED_FORWARD = 231
 BASELINE_RATES = (1e-3, 2e-3, 4e-3, 8e-3)
 PROMPT = b"HAMLET.\nTo be, or not to be,"
 GENERATED = 400
@@ -225,7 +225,7 @@ def draw_losses(losses, held_out, path):
 
 def save_without_optimizer(model, path):
     """Saves a copy that was never compiled, which holds the weights alone."""
-    copy = keras.models.clone_model(model)
+    copy = keras.Model.from_config(model.get_config())
     copy.set_weights(model.get_weights())
     copy.save(path)
 

@@ -14,6 +14,7 @@ from keras_flash.layers.validation import check_rate
 from keras_flash.layers.validation import check_sequence_shape
 from keras_flash.layers.validation import check_unset
 from keras_flash.layers.validation import merge_masks
+from keras_flash.layers.validation import pass_on_mask
 from keras_flash.ops.flow_attention import FEATURE_MAPS
 from keras_flash.ops.flow_attention import flow_attention
 
@@ -260,6 +261,9 @@ class FlowAttention(keras.layers.Layer):
             name: keras.KerasTensor((query.shape[0], self.num_heads, length), dtype)
             for name, length in lengths.items()
         }
+
+    def compute_mask(self, query, previous_mask=None):
+        return pass_on_mask(query, previous_mask)
 
     def compute_output_shape(self, query_shape, value_shape, key_shape=None):
         return (*query_shape[:-1], self.output_dim or query_shape[-1])

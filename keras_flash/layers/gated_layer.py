@@ -17,6 +17,7 @@ from keras_flash.layers.validation import check_rate
 from keras_flash.layers.validation import check_segment_ids
 from keras_flash.layers.validation import check_sequence_shape
 from keras_flash.layers.validation import merge_masks
+from keras_flash.layers.validation import pass_on_mask
 from keras_flash.ops import activations
 from keras_flash.ops.relative_position_bias import distances_between
 from keras_flash.ops.rotary import rotary_cos_sin
@@ -142,6 +143,9 @@ class GatedLayer(keras.layers.Layer):
         self._check_call(inputs, mask, segment_ids, inputs_mask)
         return keras.KerasTensor(inputs.shape, dtype=self.compute_dtype)
 
+    def compute_mask(self, inputs, previous_mask=None):
+        return pass_on_mask(inputs, previous_mask)
+
     def compute_output_shape(self, inputs_shape):
         return inputs_shape
 
@@ -164,16 +168,21 @@ class GatedLayer(keras.layers.Layer):
         return config
 
 
+# Keras activations of a whole row of scores, not of one score.
+ROW_ACTIVATIONS = ("glu", "log_softmax", "sparsemax", "threshold")
+
+
 def _get_kernel(identifier):
     """`"softmax"`, or the function of one score that the identifier stands for."""
     try:
         kernel = activations.get(identifier)
     except (ValueError, TypeError):
         kernel = None
-    if kernel is None or identifier is None:
+    rows = [getattr(keras.activations, name) for name in ROW_ACTIVATIONS]
+    if kernel is None or identifier is None or kernel in rows:
         raise ValueError(
             '`attention_activation` must be "relu_squared", "laplace", "softmax", a '
-            "Keras activation or a callable. "
+            "Keras activation or a callable of one score. "
             f"Received: attention_activation={identifier!r}"
         )
     return "softmax" if kernel is keras.activations.softmax else kernel

@@ -134,15 +134,12 @@ class MixedChunkAttention(GatedLayer):
         if branches == "local":
             reason = 'with branches="local"'
             check_unset("global_normalization", global_normalization, "mean", reason)
-        if branches == "global" and self.attention_activation is not relu_squared:
-            check_unset(
-                "attention_activation",
-                attention_activation,
-                "relu_squared",
-                'with branches="global"',
-            )
         if branches == "global":
             reason = 'with branches="global"'
+            if self.attention_activation is not relu_squared:
+                check_unset(
+                    "attention_activation", attention_activation, "relu_squared", reason
+                )
             check_unset("scale_scores", scale_scores, True, reason)
             check_unset(
                 "relative_position_bias", relative_position_bias, "auto", reason

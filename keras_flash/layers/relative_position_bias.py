@@ -7,6 +7,7 @@ from keras_flash.layers.sublayers import clone_initializer
 from keras_flash.layers.validation import check_bool
 from keras_flash.layers.validation import check_choice
 from keras_flash.layers.validation import check_positive_int
+from keras_flash.layers.validation import check_unset
 from keras_flash.ops.numerics import at_least_float32
 from keras_flash.ops.relative_position_bias import distances_between
 from keras_flash.ops.relative_position_bias import rotary_bias
@@ -49,8 +50,8 @@ class RelativePositionBias(keras.layers.Layer):
 
     Raises:
         ValueError: for a `kind` not listed, a count that is not a positive
-            integer, fewer than 4 buckets, or a `max_distance` that the exact
-            buckets cover already.
+            integer, fewer than 4 buckets, a `max_distance` that the exact buckets
+            cover already, or either of these two with another kind than `"t5"`.
 
     Example:
 
@@ -75,6 +76,10 @@ class RelativePositionBias(keras.layers.Layer):
         check_positive_int("num_buckets", num_buckets)
         check_positive_int("max_distance", max_distance)
         check_bool("bidirectional", bidirectional)
+        if self._resolve(kind, max_length) != "t5":
+            reason = f'with kind="{kind}"'
+            check_unset("num_buckets", num_buckets, 32, reason)
+            check_unset("max_distance", max_distance, 128, reason)
         if num_buckets < 4 or (bidirectional and num_buckets % 2):
             raise ValueError(
                 "`num_buckets` must be at least 4, and even where bidirectional. "
@@ -99,9 +104,13 @@ class RelativePositionBias(keras.layers.Layer):
     @property
     def resolved_kind(self):
         """`kind` with "auto" replaced by what it stands for."""
-        if self.kind != "auto":
-            return self.kind
-        return "toeplitz" if self.max_length < AUTO_LENGTH else "rotary"
+        return self._resolve(self.kind, self.max_length)
+
+    @staticmethod
+    def _resolve(kind, max_length):
+        if kind != "auto":
+            return kind
+        return "toeplitz" if max_length < AUTO_LENGTH else "rotary"
 
     def build(self, scores_shape=None):
         if self.resolved_kind == "rotary":

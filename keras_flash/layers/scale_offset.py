@@ -64,11 +64,13 @@ class ScaleOffset(keras.layers.Layer):
             name="gamma",
             shape=shape,
             initializer=clone_initializer(self.gamma_initializer, 0),
+            autocast=False,
         )
         self.beta = self.add_weight(
             name="beta",
             shape=shape,
             initializer=clone_initializer(self.beta_initializer, 1),
+            autocast=False,
         )
 
     def call(self, inputs):

@@ -6,10 +6,14 @@ import keras
 def clone_initializer(initializer, index):
     """A fresh initializer for the weight number `index` of a layer.
 
-    Initializers are stateless: one object, or two with one seed, would start two
-    weights of one shape equal. A plain function is used as it is.
+    With an int for a seed, or none, an initializer gives the same values at each
+    call: one object, or two with one seed, would start two weights of one shape
+    equal. A SeedGenerator gives others each time, and a plain function is the
+    user's own; both are used as they are.
     """
     if not isinstance(initializer, keras.initializers.Initializer):
+        return initializer
+    if isinstance(getattr(initializer, "seed", None), keras.random.SeedGenerator):
         return initializer
     config = initializer.get_config()
     if isinstance(config.get("seed"), int):

@@ -95,3 +95,8 @@ def merge_masks(*masks):
             mask = ops.cast(mask, "bool")
             merged = mask if merged is None else ops.logical_and(merged, mask)
     return merged
+
+
+def pass_on_mask(inputs, previous_mask):
+    """The mask of a layer's outputs: the one it was given and that of its inputs."""
+    return merge_masks(previous_mask, getattr(inputs, "_keras_mask", None))

@@ -10,6 +10,7 @@ import math
 from keras import ops
 
 from keras_flash.ops.activations import attention_weights
+from keras_flash.ops.activations import relu_squared
 from keras_flash.ops.numerics import at_least_float32
 from keras_flash.ops.relative_position_bias import toeplitz_matrix
 from keras_flash.ops.segments import run_numbers
@@ -27,15 +28,15 @@ def gated_attention(
     mask=None,
     segment_ids=None,
     causal=False,
-    activation="softmax",
+    activation=relu_squared,
     normalization_length="visible",
 ):
     """Single-head attention with any kernel, in blocks of query rows.
 
     A block of rows meets only the keys up to its last row when `causal`, so the
-    half of the scores that the mask would throw away is not computed, and no
-    (t, t) matrix is held. That needs a length that is known when traced; with
-    an unknown length all rows are one block.
+    half of the scores that the mask would throw away is not computed, and in
+    inference no (t, t) matrix is held. That needs a length of more than
+    `MIN_ROWS` that is known when traced; otherwise all rows are one block.
 
     Args:
         queries: `(b, t, d)`.
@@ -55,7 +56,7 @@ def gated_attention(
     dtype = values.dtype
     queries, keys, values = map(at_least_float32, (queries, keys, values))
     length = queries.shape[1]
-    known = length is not None
+    known = isinstance(length, int)
     if not known:
         length = ops.shape(queries)[1]
     rows = max(MIN_ROWS, math.ceil(length / MAX_BLOCKS)) if known else length

@@ -15,6 +15,7 @@ import math
 from keras import ops
 
 from keras_flash.ops.activations import attention_weights
+from keras_flash.ops.activations import relu_squared
 from keras_flash.ops.numerics import at_least_float32
 from keras_flash.ops.relative_position_bias import toeplitz_matrix
 from keras_flash.ops.scan import exclusive
@@ -35,7 +36,7 @@ def mixed_chunk_attention(
     mask=None,
     segment_ids=None,
     causal=False,
-    activation="softmax",
+    activation=relu_squared,
     scale_scores=True,
     global_normalization="mean",
 ):
@@ -63,7 +64,7 @@ def mixed_chunk_attention(
     """
     dtype = values.dtype
     length = ops.shape(values)[1]
-    size = chunk_size if values.shape[1] is None else min(chunk_size, values.shape[1])
+    size = min(chunk_size, length) if isinstance(length, int) else chunk_size
     num_chunks = (length + size - 1) // size
     padding = num_chunks * size - length
     if mask is None:

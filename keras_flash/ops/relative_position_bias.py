@@ -8,6 +8,7 @@ import math
 
 from keras import ops
 
+from keras_flash.ops.numerics import at_least_float32
 from keras_flash.ops.rotary import rotary_cos_sin
 
 
@@ -25,7 +26,7 @@ def toeplitz_bias(table, distances, bidirectional=True):
     """
     size = table.shape[0]
     zero = size // 2 if bidirectional else size - 1
-    return _look_up(table, ops.clip(distances + zero, 0, size - 1))
+    return _look_up(at_least_float32(table), ops.clip(distances + zero, 0, size - 1))
 
 
 def rotary_bias(query_vector, key_vector, distances):
@@ -43,8 +44,8 @@ def rotary_bias(query_vector, key_vector, distances):
         Tensor of the shape of `distances`.
     """
     cos, sin = rotary_cos_sin(distances, query_vector.shape[0])
-    a_real, a_imag = ops.split(query_vector, 2)
-    b_real, b_imag = ops.split(key_vector, 2)
+    a_real, a_imag = ops.split(at_least_float32(query_vector), 2)
+    b_real, b_imag = ops.split(at_least_float32(key_vector), 2)
     real = a_real * b_real + a_imag * b_imag
     imag = a_imag * b_real - a_real * b_imag
     cos, sin = ops.cast(cos, real.dtype), ops.cast(sin, real.dtype)
@@ -66,17 +67,17 @@ def t5_bias(table, distances, max_distance=128, bidirectional=True):
     """
     buckets = table.shape[0] // 2 if bidirectional else table.shape[0]
     exact = buckets // 2
-    bucket_of = list(range(exact))
+    bucket_of = [[bucket] for bucket in range(exact)]
     for distance in range(exact, max_distance + 1):
         far = math.log(distance / exact) / math.log(max_distance / exact)
-        bucket_of.append(min(exact + int(far * (buckets - exact)), buckets - 1))
-    index = ops.take(
+        bucket_of.append([min(exact + int(far * (buckets - exact)), buckets - 1)])
+    index = _look_up(
         ops.convert_to_tensor(bucket_of, dtype="int32"),
         ops.minimum(ops.abs(distances), max_distance),
     )
     if bidirectional:
         index = ops.where(distances > 0, index + buckets, index)
-    return _look_up(table, index)
+    return _look_up(at_least_float32(table), index)
 
 
 def _look_up(table, index):

@@ -2,6 +2,8 @@
 
 from keras import ops
 
+from keras_flash.ops.numerics import at_least_float32
+
 
 def scale_offset(inputs, gamma, beta):
     """`x * gamma + beta`, the cheap transform that makes queries and keys.
@@ -12,6 +14,7 @@ def scale_offset(inputs, gamma, beta):
         beta: tensor `(d,)`.
 
     Returns:
-        Tensor `(..., d)`.
+        Tensor `(..., d)` of the dtype of `inputs`, rounded once.
     """
-    return ops.add(ops.multiply(inputs, gamma), beta)
+    outputs = at_least_float32(inputs) * at_least_float32(gamma)
+    return ops.cast(outputs + at_least_float32(beta), inputs.dtype)

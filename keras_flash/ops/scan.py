@@ -21,12 +21,14 @@ def inclusive_scan(combine, elements, identity, levels=MAX_LEVELS):
         elements: tuple of tensors `(b, n, ...)`; the length n may be unknown.
         identity: tuple of numbers that `combine` leaves the other side alone
             with, when they come first.
+        levels: int, how many levels of blocks there may be, for a length that is
+            unknown.
 
     Returns:
         Tuple of tensors of the shapes of `elements`.
     """
     length = elements[0].shape[1]
-    if levels == 1 or (length is not None and length <= BLOCK):
+    if levels == 1 or (isinstance(length, int) and length <= BLOCK):
         return _scan_block(combine, elements, identity, axis=1)
     length = ops.shape(elements[0])[1]
     num_blocks = (length + BLOCK - 1) // BLOCK
