@@ -157,6 +157,11 @@ def test_no_two_weights_start_equal(layer_class):
         ]
         assert np.abs(gate - value).max() > 1e-3
         assert np.abs(gate - base).max() > 1e-3
+    stateful = keras.initializers.RandomNormal(seed=keras.random.SeedGenerator(3))
+    layer = layer_class(key_dim=12, kernel_initializer=stateful)
+    layer.build((None, None, 6))
+    gate, value = layer.gate_dense.kernel, layer.value_dense.kernel
+    assert np.abs(to_numpy(gate) - to_numpy(value)).max() > 1e-3
     layer = RelativePositionBias("rotary", initializer=initializer)
     layer.build()
     assert (
@@ -208,13 +213,23 @@ BAD = [
     (ScaleNorm, dict(epsilon=0), "`epsilon` must be a positive number"),
     (RelativePositionBias, dict(kind="alibi"), "`kind` must be one of 'auto', "),
     (RelativePositionBias, dict(max_length=2.5), "`max_length` must be a positive int"),
-    (RelativePositionBias, dict(num_buckets=2), "`num_buckets` must be at least 4"),
     (
         RelativePositionBias,
-        dict(max_distance=8),
+        dict(kind="t5", num_buckets=2),
+        "`num_buckets` must be at least 4",
+    ),
+    (
+        RelativePositionBias,
+        dict(kind="t5", max_distance=8),
         "`max_distance` must be more than the",
     ),
     (RelativePositionBias, dict(bidirectional=1), "`bidirectional` must be True or"),
+    (RelativePositionBias, dict(num_buckets=8), "`num_buckets` has no meaning with"),
+    (
+        RelativePositionBias,
+        dict(kind="rotary", max_distance=8),
+        "`max_distance` has no meaning with kind=",
+    ),
     (FlowAttention, dict(num_heads=0), "`num_heads` must be a positive integer"),
     (FlowAttention, dict(key_dim=None), "`key_dim` must be a positive integer"),
     (FlowAttention, dict(value_dim=0), "`value_dim` must be a positive integer"),
@@ -288,6 +303,7 @@ BAD += [
         (dict(expansion_factor=0), "`expansion_factor` must be a positive number"),
         (dict(causal="yes"), "`causal` must be True or False"),
         (dict(attention_activation="relu2"), '`attention_activation` must be "relu_sq'),
+        (dict(attention_activation="sparsemax"), '`attention_activation` must be "rel'),
         (dict(attention_activation=None), '`attention_activation` must be "relu_sq'),
         (dict(relative_position_bias="alibi"), "`relative_position_bias` must be one"),
         (dict(use_rotary=1), "`use_rotary` must be True or False"),

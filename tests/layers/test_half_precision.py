@@ -17,11 +17,19 @@ LENGTH = 8192
 LARGEST = 3e4  # beyond, float16 itself has no room
 
 
+def width_of(name):
+    # A token whose features are all about zero has no direction in its flow, at any
+    # precision. Relu of three features makes such tokens, relu of 32 does not.
+    return 32 if name.endswith("-relu") else WIDTH
+
+
 def layer_of(name, policy, start):
     layer_class, options = VARIANTS[name]
+    if name.endswith("-relu"):
+        options = dict(options, key_dim=32)
     layer_class = SelfFlow if is_flow(name) else layer_class
     layer = layer_class(**options, dtype=policy)
-    layer.build((None, None, WIDTH))
+    layer.build((None, None, width_of(name)))
     if start == "random":
         set_weights(layer)
     return layer
@@ -30,7 +38,7 @@ def layer_of(name, policy, start):
 @pytest.mark.parametrize("start", ["default", "random"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_close_to_float32(name, start):
-    x = normal(1, LENGTH, WIDTH)
+    x = normal(1, LENGTH, width_of(name))
     keras.utils.set_random_seed(3)
     exact_layer = layer_of(name, "float32", start)
     exact = run(exact_layer, x)
