@@ -143,12 +143,16 @@ def publish(folder, table, bits, arguments):
         "- sample.npz: two held-out windows and the logits that the model gave\n\n"
         "![loss curve](loss.png)\n"
     )
+    about = f"Held out: {bits:.3f} bits a byte (seed {arguments.seed})."
+    write_in_readme("demo table", f"{about}\n\n{table}")
+
+
+def write_in_readme(part, text):
+    """Puts the text between the marks of its part of README.md."""
     readme = ROOT / "README.md"
-    start, end = "<!-- demo table -->\n", "\n<!-- end of demo table -->"
+    start, end = f"<!-- {part} -->\n", f"\n<!-- end of {part} -->"
     before, rest = readme.read_text().split(start)
-    after = rest.split(end)[1]
-    text = f"Held out: {bits:.3f} bits a byte (seed {arguments.seed}).\n\n{table}"
-    readme.write_text(before + start + text + end + after)
+    readme.write_text(before + start + text + end + rest.split(end)[1])
 
 
 if __name__ == "__main__":

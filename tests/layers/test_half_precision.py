@@ -8,6 +8,7 @@ from tests.catalogue import VARIANTS
 from tests.catalogue import WIDTH
 from tests.catalogue import SelfFlow
 from tests.catalogue import is_flow
+from tests.helpers import BACKEND
 from tests.helpers import error
 from tests.helpers import normal
 from tests.helpers import run
@@ -38,6 +39,8 @@ def layer_of(name, policy, start):
 @pytest.mark.parametrize("start", ["default", "random"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_close_to_float32(name, start):
+    if BACKEND == "jax" and start == "default" and not name.endswith("plain"):
+        pytest.skip("each case is three long compilations; random weights cover it")
     x = normal(1, LENGTH, width_of(name))
     keras.utils.set_random_seed(3)
     exact_layer = layer_of(name, "float32", start)
