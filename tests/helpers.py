@@ -55,28 +55,39 @@ def _jitted(layer):
     import jax
 
     if not hasattr(layer, "_test_jit"):
-        static = {}
 
         def call(trainable, non_trainable, args, kwargs):
-            outputs, _ = layer.stateless_call(
-                trainable, non_trainable, *args, **kwargs, **static
-            )
-            return outputs
+            return layer.stateless_call(trainable, non_trainable, *args, **kwargs)[0]
 
         function = jax.jit(call)
 
         def wrapped(args, kwargs):
-            static.clear()
-            static.update({k: v for k, v in kwargs.items() if isinstance(v, bool)})
-            return function(
-                [v.value for v in layer.trainable_variables],
-                [v.value for v in layer.non_trainable_variables],
-                args,
-                {k: v for k, v in kwargs.items() if k not in static},
-            )
+            trainable = [v.value for v in layer.trainable_variables]
+            state = [v.value for v in layer.non_trainable_variables]
+            return function(trainable, state, args, kwargs)
 
         object.__setattr__(layer, "_test_jit", wrapped)
     return layer._test_jit
+
+
+def _jitted_gradient(layer):
+    import jax
+
+    if not hasattr(layer, "_test_gradient"):
+
+        def value(x, trainable, state, cotangent, kwargs):
+            y, _ = layer.stateless_call(trainable, state, x, **kwargs)
+            return (y.astype("float32") * cotangent).sum()
+
+        function = jax.jit(jax.grad(value, argnums=(0, 1)))
+
+        def wrapped(x, cotangent, kwargs):
+            trainable = [v.value for v in layer.trainable_variables]
+            state = [v.value for v in layer.non_trainable_variables]
+            return function(jax.numpy.asarray(x), trainable, state, cotangent, kwargs)
+
+        object.__setattr__(layer, "_test_gradient", wrapped)
+    return layer._test_gradient
 
 
 def gradients(layer, cotangent, inputs, **kwargs):
@@ -95,16 +106,7 @@ def gradients(layer, cotangent, inputs, **kwargs):
             value = tf.reduce_sum(tf.cast(y, "float32") * cotangent)
         found = tape.gradient(value, [x, *(w.value for w in layer.trainable_variables)])
     elif BACKEND == "jax":
-        import jax
-
-        def function(x, trainable):
-            state = [v.value for v in layer.non_trainable_variables]
-            y, _ = layer.stateless_call(trainable, state, x, **kwargs)
-            return (y.astype("float32") * cotangent).sum()
-
-        x_gradient, others = jax.jit(jax.grad(function, argnums=(0, 1)))(
-            jax.numpy.asarray(inputs), [v.value for v in layer.trainable_variables]
-        )
+        x_gradient, others = _jitted_gradient(layer)(inputs, cotangent, kwargs)
         found = [x_gradient, *others]
     else:
         import torch
