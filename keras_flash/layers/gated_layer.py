@@ -25,10 +25,11 @@ from keras_flash.ops.rotary import rotate
 
 
 class GatedLayer(keras.layers.Layer):
-    """`y = output_dense(u * attention(z, v))`; a subclass gives the attention.
+    """`y = output_dense(u * attention(z, v))`.
 
     u = act(gate_dense x), v = act(value_dense x), z = act(base_dense x), and
-    `scale_offset` turns z into queries and keys.
+    `scale_offset` turns z into queries and keys. A subclass gives the attention as
+    `_attend(views, value, mask, segment_ids)`, which returns `(b, t, e)`.
     """
 
     def __init__(
@@ -121,9 +122,6 @@ class GatedLayer(keras.layers.Layer):
         )
         gated = self.dropout_layer(gate * attended, training=training)
         return self.output_dense(gated)
-
-    def _attend(self, views, value, mask, segment_ids):
-        raise NotImplementedError
 
     def _bias_by_distance(self, length):
         """The position bias for distances from -(length - 1) to length - 1."""
