@@ -83,7 +83,7 @@ def test_benchmark(script, tmp_path):
 def test_readme_example(tmp_path):
     text = (ROOT / "README.md").read_text()
     code = text.split("```python\n")[1].split("```")[0]
-    assert len(code.splitlines()) == 15
+    assert len(code.splitlines()) <= 15
     script = tmp_path / "readme.py"
     script.write_text(code)
     assert "loss" in run(str(script))
