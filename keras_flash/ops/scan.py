@@ -49,9 +49,11 @@ def exclusive(totals, identity):
 
 
 def _scan_block(combine, elements, identity, axis):
-    """Totals over a short axis of known length, in log2 shifted steps."""
+    """Totals over a short axis, in log2 shifted steps."""
+    size = elements[0].shape[axis]
+    size = size if isinstance(size, int) else BLOCK
     step = 1
-    while step < (elements[0].shape[axis] or BLOCK):
+    while step < size:
         earlier = tuple(
             _shift(x, step, fill, axis) for x, fill in zip(elements, identity)
         )
@@ -61,9 +63,12 @@ def _scan_block(combine, elements, identity, axis):
 
 
 def _shift(x, step, fill, axis):
-    front = ops.full_like(x[:, :step] if axis == 1 else x[:, :, :step], fill)
-    kept = x[:, :-step] if axis == 1 else x[:, :, :-step]
-    return ops.concatenate([front, kept], axis=axis)
+    """Moves entries `step` places on; `fill` comes in at the front."""
+    length = ops.shape(x)[axis]
+    front = ops.full_like(x[:, :1] if axis == 1 else x[:, :, :1], fill)
+    # Joined and then cut, which keeps a symbolic length what it was.
+    moved = ops.concatenate([front] * step + [x], axis=axis)
+    return moved[:, :length] if axis == 1 else moved[:, :, :length]
 
 
 def pad_axis(x, amount, fill=0):
