@@ -34,8 +34,10 @@ def make_and_check(model, sample, folder, save):
     )
     rows = [row(".keras", backend, folder / MODEL, run("reload", folder, backend))]
     run("export", folder, "tensorflow")
-    for step, path in (("saved_model", SAVED_MODEL), ("litert", LITERT)):
-        name = {"saved_model": "SavedModel", "litert": "LiteRT"}[step]
+    for name, step, path in (
+        ("SavedModel", "saved_model", SAVED_MODEL),
+        ("LiteRT", "litert", LITERT),
+    ):
         rows.append(row(name, "tensorflow", folder / path, run(step, folder, None)))
     header = "| artefact | made on | size | largest difference |\n|---|---|---|---|\n"
     return header + "\n".join(rows)

@@ -42,13 +42,15 @@ def weights_of(layer):
 def run(layer, *args, **kwargs):
     """Outputs in inference, as NumPy; on JAX compiled, since op by op is slow."""
     if BACKEND == "jax":
-        return keras.tree.map_structure(to_numpy, _jitted(layer)(args, kwargs))
-    if BACKEND == "torch":
+        outputs = _jitted(layer)(args, kwargs)
+    elif BACKEND == "torch":
         import torch
 
         with torch.no_grad():
-            return keras.tree.map_structure(to_numpy, layer(*args, **kwargs))
-    return keras.tree.map_structure(to_numpy, layer(*args, **kwargs))
+            outputs = layer(*args, **kwargs)
+    else:
+        outputs = layer(*args, **kwargs)
+    return keras.tree.map_structure(to_numpy, outputs)
 
 
 def _jitted(layer):

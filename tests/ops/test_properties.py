@@ -35,14 +35,14 @@ def examples(function):
     )(function)
 
 
-def compute(op, *tensors, **options):
+def compute(op, *tensors):
     """The op in inference, compiled on JAX; NumPy in and out."""
     if BACKEND == "jax":
         import jax
 
-        return jax.jit(lambda tensors: op(*tensors, **options))(tensors)
+        return jax.jit(op)(*tensors)
     tensors = keras.tree.map_structure(keras.ops.convert_to_tensor, tensors)
-    return op(*tensors, **options)
+    return op(*tensors)
 
 
 def kernel(name):
