@@ -45,6 +45,7 @@ WARMUP = 0.125  # of the steps; then a cosine down to zero
 WEIGHT_DECAY = 0.1
 BETA_2 = 0.98
 CLIP_NORM = 1.0
+BRANCH_SCALE = 0.1  # of what a layer adds, at the start
 BASELINE_LAYERS = 3  # with a feed-forward that makes the parameters equal
 BASELINE_HEADS = 4
 BASELINE_FEED_FORWARD = 231
@@ -78,14 +79,24 @@ def held_out_windows(text):
 
 
 def flash_model():
-    """Pre-norm residual blocks of MixedChunkAttention between two embeddings."""
+    """Residual blocks of MixedChunkAttention, with a norm before and after each.
+
+    What a layer gives at the start is next to nothing, since its scores are. The
+    norm after it brings that to BRANCH_SCALE, and the scores learn from the first
+    step on.
+    """
     token_ids = keras.Input((None,), dtype="int32", name="token_ids")
     x = keras.layers.Embedding(VOCABULARY_SIZE, HIDDEN_DIM)(token_ids)
     for _ in range(NUM_LAYERS):
         mixed = MixedChunkAttention(
             key_dim=KEY_DIM, chunk_size=CHUNK_SIZE, causal=True
         )(keras.layers.RMSNormalization()(x))
-        x = keras.layers.Add()([x, mixed])
+        scaled = keras.layers.LayerNormalization(
+            epsilon=1e-6,
+            center=False,
+            gamma_initializer=keras.initializers.Constant(BRANCH_SCALE),
+        )(mixed)
+        x = keras.layers.Add()([x, scaled])
     x = keras.layers.RMSNormalization()(x)
     logits = keras.layers.Dense(VOCABULARY_SIZE, name="logits")(x)
     return keras.Model(token_ids, logits, name="flash")
