@@ -17,6 +17,7 @@ from tests.catalogue import SelfFlow
 from tests.catalogue import is_flow
 from tests.helpers import BACKEND
 from tests.helpers import error
+from tests.helpers import gradients
 from tests.helpers import normal
 from tests.helpers import set_weights
 from tests.helpers import to_numpy
@@ -218,8 +219,6 @@ def test_remat(family):
     for layer in (plain, remat):
         layer.build(x.shape)
         set_weights(layer)
-    from tests.helpers import gradients
-
     cotangent = normal(2, 9, WIDTH, seed=1)
     wanted, wanted_weights = gradients(plain, cotangent, x)
     found, found_weights = gradients(remat, cotangent, x)
@@ -379,6 +378,19 @@ def test_position_bias_layer_and_its_method():
     table = RelativePositionBias("toeplitz", max_length=4)
     table.build()
     assert tuple(table.table.shape) == (7, 1)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_every_distance_learns_from_the_start(causal):
+    """A weight that starts where squared relu is flat would stay where it is."""
+    layer = MixedChunkAttention(key_dim=8, chunk_size=16, causal=causal)
+    x = normal(2, 64, WIDTH)
+    layer.build(x.shape)
+    _, found = gradients(layer, normal(*x.shape, seed=1), x)
+    paths = [weight.path for weight in layer.trainable_variables]
+    (table,) = [g for g, path in zip(found, paths, strict=True) if "table" in path]
+    assert len(table) == (16 if causal else 31)
+    assert (np.abs(table) > 0).all()
 
 
 def test_position_bias_in_half_precision():
