@@ -1,4 +1,4 @@
-"""Time of each layer against the length, beside the machine's own matrix product.
+"""Time of each layer, and of softmax attention, against the length.
 
     KERAS_BACKEND=torch python benchmarks/layers.py
 
@@ -44,6 +44,18 @@ def layers():
             f"FlowAttention {label}",
             FlowAttention(HEADS, WIDTH // HEADS, causal=causal),
         )
+        # The peer: what the layers above stand in place of.
+        yield (
+            f"MultiHeadAttention {label}",
+            keras.layers.MultiHeadAttention(HEADS, WIDTH // HEADS),
+        )
+
+
+def call_layer(name, layer, x):
+    """The layer's outputs, as self-attention."""
+    if name.startswith("MultiHeadAttention"):
+        return layer(x, x, use_causal_mask=name.endswith("causal"))
+    return layer(x, x) if isinstance(layer, FlowAttention) else layer(x)
 
 
 def needed_operations(name, length):
@@ -52,6 +64,9 @@ def needed_operations(name, length):
     if kind == "FlowAttention":
         head = WIDTH // HEADS
         return 2 * length * (4 * WIDTH * WIDTH + 2 * HEADS * head * head)
+    if kind == "MultiHeadAttention":
+        pairs = length * ((length + 1) / 2 if label == "causal" else length)
+        return 2 * (4 * length * WIDTH * WIDTH + 2 * pairs * WIDTH)
     projections = 2 * length * WIDTH * (3 * EXPANDED + KEY_DIM)
     span = length if kind == "GatedAttentionUnit" else min(CHUNK, length)
     pairs = length * ((span + 1) / 2 if label == "causal" else span)
@@ -84,9 +99,8 @@ def compiled(layer, call):
         import jax
 
         def value(weights, x):
-            state = [w.value for w in layer.non_trainable_variables]
-            inputs = (x, x) if isinstance(layer, FlowAttention) else (x,)
-            return layer.stateless_call(weights, state, *inputs)[0]
+            with keras.StatelessScope(zip(layer.trainable_variables, weights)):
+                return call(x)
 
         weights = [w.value for w in layer.trainable_variables]
         forward = jax.jit(value)
@@ -165,14 +179,11 @@ def main():
 
 
 def measure(name, layer, length):
-    flow = isinstance(layer, FlowAttention)
-
     def call(x):
-        return layer(x, x) if flow else layer(x)
+        return call_layer(name, layer, x)
 
     x = keras.random.normal((1, length, WIDTH), seed=0)
-    if not layer.built:
-        layer.build(x.shape, x.shape) if flow else layer.build(x.shape)
+    call(x)  # builds
     forward, train, wait = compiled(layer, call)
     for step, function, passes in (("forward", forward, 1), ("train", train, 3)):
         # Between the runs of a layer the machine's load may change, so the

@@ -68,7 +68,7 @@ def _variants():
         for causal in (False, True):
             for name, option in options.items():
                 if causal and option.get("allocation") == "softmax":
-                    continue  # a ValueError, see tests/layers/test_flow_attention.py
+                    continue  # a ValueError, see tests/layers/test_config.py
                 label = "causal" if causal else "full"
                 key = f"{layer_class.__name__}-{label}-{name}"
                 yield key, (layer_class, dict(common, causal=causal, **option))

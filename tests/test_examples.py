@@ -1,12 +1,16 @@
 """The examples and benchmarks run, from start to end, at a few steps."""
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
+
+from tests.helpers import to_numpy
 
 ROOT = pathlib.Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "examples"))
@@ -15,8 +19,13 @@ import language_model  # noqa: E402
 
 
 def run(*command):
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     done = subprocess.run(
-        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -58,6 +67,18 @@ def test_models_are_of_one_size():
     assert abs(flash / baseline - 1) < 0.05
 
 
+def test_baseline_knows_positions():
+    """Were the rotary positions lost, the last byte would see a bag of bytes."""
+    model = language_model.transformer_model()
+    tokens = np.random.default_rng(0).integers(0, 256, (1, 20)).astype("int32")
+    turned = np.concatenate([tokens[:, 18::-1], tokens[:, 19:]], axis=1)
+    first, second = (
+        keras.Model(model.inputs, model.get_layer(index=4).output)(x)
+        for x in (tokens, turned)
+    )
+    assert np.abs(to_numpy(first) - to_numpy(second))[:, -1].max() > 1e-4
+
+
 def test_baseline_is_causal():
     model = language_model.transformer_model()
     tokens = np.random.default_rng(0).integers(0, 256, (1, 20)).astype("int32")
@@ -75,9 +96,9 @@ def test_benchmark(script, tmp_path):
     )
     (lines,) = tmp_path.glob("*.jsonl")
     rows = [json.loads(line) for line in lines.read_text().splitlines()]
-    assert len(rows) == 12
+    assert len(rows) == 16
     assert all(row["seconds"] > 0 for row in rows)
-    assert printed.count("|") >= 12 * 6
+    assert printed.count("|") >= 16 * 6
 
 
 def test_readme_example(tmp_path):

@@ -2,15 +2,19 @@
 
 import hashlib
 import pathlib
+import re
+import sys
 
 import keras
 import numpy as np
 import pytest
 
 import keras_flash  # noqa: F401  registers the layers
+from tests.helpers import BACKEND
 from tests.helpers import error
 
-FOLDER = pathlib.Path(__file__).parents[1] / "saved_models"
+ROOT = pathlib.Path(__file__).parents[1]
+FOLDER = ROOT / "saved_models"
 MODELS = sorted(path.name for path in FOLDER.iterdir() if path.is_dir())
 
 
@@ -29,3 +33,17 @@ def test_outputs_are_those_of_the_day(name):
     model = keras.saving.load_model(path)
     assert not model.compiled  # and so without an optimizer
     assert error(model.predict_on_batch(inputs), outputs) < 1e-4
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the outputs are held on each")
+def test_bits_a_byte_are_those_of_its_readme():
+    sys.path.insert(0, str(ROOT / "examples"))
+    import language_model
+
+    folder = FOLDER / "shakespeare_flash"
+    model = keras.saving.load_model(folder / "model.keras")
+    model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    bits = language_model.bits_per_byte(model, language_model.load_text()[1])
+    (written,) = re.findall(r"metric: (\S+) bits", (folder / "README.md").read_text())
+    assert abs(bits - float(written)) < 6e-4
+    assert bits < 2.25

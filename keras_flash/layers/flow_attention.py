@@ -215,6 +215,12 @@ class FlowAttention(keras.layers.Layer):
         check_sequence_shape("query", query_shape)
         check_sequence_shape("value", value_shape)
         check_sequence_shape("key", key_shape)
+        for name, shape in (("value", value_shape), ("key", key_shape)):
+            if None not in (query_shape[0], shape[0]) and query_shape[0] != shape[0]:
+                raise ValueError(
+                    f"`query` and `{name}` must have one batch size. Received: "
+                    f"query.shape={tuple(query_shape)}, {name}.shape={tuple(shape)}"
+                )
         self._check_lengths("key", key_shape[1], "value", value_shape[1])
         if self.causal:
             self._check_lengths("query", query_shape[1], "value", value_shape[1])

@@ -108,7 +108,9 @@ class GatedAttentionUnit(GatedLayer):
             **kwargs,
         )
         if normalization_length != "visible":
-            check_positive_int("normalization_length", normalization_length)
+            check_positive_int(
+                "normalization_length", normalization_length, '"visible" or '
+            )
         if self.attention_activation == "softmax":
             check_unset(
                 "normalization_length", normalization_length, "visible", "under softmax"

@@ -19,6 +19,7 @@ from keras_flash.layers.validation import check_sequence_shape
 from keras_flash.layers.validation import merge_masks
 from keras_flash.layers.validation import pass_on_mask
 from keras_flash.ops import activations
+from keras_flash.ops.numerics import at_least_float32
 from keras_flash.ops.relative_position_bias import distances_between
 from keras_flash.ops.rotary import rotary_cos_sin
 from keras_flash.ops.rotary import rotate
@@ -34,17 +35,17 @@ class GatedLayer(keras.layers.Layer):
 
     def __init__(
         self,
-        key_dim=128,
-        expansion_factor=2.0,
-        causal=False,
-        attention_activation="relu_squared",
-        relative_position_bias="auto",
-        use_rotary=True,
-        activation="silu",
-        use_bias=True,
-        dropout=0.0,
-        kernel_initializer="glorot_uniform",
-        bias_initializer="zeros",
+        key_dim,
+        expansion_factor,
+        causal,
+        attention_activation,
+        relative_position_bias,
+        use_rotary,
+        activation,
+        use_bias,
+        dropout,
+        kernel_initializer,
+        bias_initializer,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -93,9 +94,11 @@ class GatedLayer(keras.layers.Layer):
         self.scale_offset.build((None, None, self.key_dim))
         self.position_bias = None
         if max_length is not None and self.relative_position_bias is not None:
+            kind = self.relative_position_bias
+            table = {"max_length": max_length} if kind in ("auto", "toeplitz") else {}
             self.position_bias = RelativePositionBias(
-                self.relative_position_bias,
-                max_length=max_length,
+                kind,
+                **table,
                 bidirectional=not self.causal,
                 dtype=self.dtype_policy,
                 name="position_bias",
@@ -120,7 +123,8 @@ class GatedLayer(keras.layers.Layer):
         attended = self._attend(
             views, value, merge_masks(mask, inputs_mask), segment_ids
         )
-        gated = self.dropout_layer(gate * attended, training=training)
+        gated = ops.cast(at_least_float32(gate) * attended, self.compute_dtype)
+        gated = self.dropout_layer(gated, training=training)
         return self.output_dense(gated)
 
     def _bias_by_distance(self, length):
@@ -166,7 +170,7 @@ class GatedLayer(keras.layers.Layer):
         return config
 
 
-# Keras activations of a whole row of scores, not of one score.
+# What Keras offers that is not a function of one score alone.
 ROW_ACTIVATIONS = ("glu", "log_softmax", "sparsemax", "threshold")
 
 
@@ -176,11 +180,16 @@ def _get_kernel(identifier):
         kernel = activations.get(identifier)
     except (ValueError, TypeError):
         kernel = None
-    rows = [getattr(keras.activations, name) for name in ROW_ACTIVATIONS]
+    rows = [
+        getattr(module, name)
+        for module in (keras.activations, ops)
+        for name in ROW_ACTIVATIONS
+    ]
     if kernel is None or identifier is None or kernel in rows:
         raise ValueError(
             '`attention_activation` must be "relu_squared", "laplace", "softmax", a '
             "Keras activation or a callable of one score. "
             f"Received: attention_activation={identifier!r}"
         )
-    return "softmax" if kernel is keras.activations.softmax else kernel
+    is_softmax = kernel in (keras.activations.softmax, ops.softmax)
+    return "softmax" if is_softmax else kernel

@@ -24,7 +24,10 @@ AUTO_LENGTH = 512  # the paper's rule: toeplitz below, rotary from here on
 class RelativePositionBias(keras.layers.Layer):
     """Adds a learned bias that depends on key position - query position.
 
-    Hua et al., 2022, appendix D, code 4.
+        y_ts = scores_ts + b_(s - t)
+
+    t query position, s key position. `"toeplitz"` and `"rotary"` are those of Hua et
+    al., 2022 (appendix D, code 4), `"t5"` that of Raffel et al., 2020 (section 2.1).
 
     Args:
         kind: `"toeplitz"`: one weight a distance; beyond `max_length` its end
@@ -54,7 +57,8 @@ class RelativePositionBias(keras.layers.Layer):
     Raises:
         ValueError: for a `kind` not listed, a count that is not a positive
             integer, fewer than 4 buckets, a `max_distance` that the exact buckets
-            cover already, or either of these two with another kind than `"t5"`.
+            cover already, either of these two with another kind than `"t5"`, or a
+            `max_length` with `"rotary"` or `"t5"`.
 
     Example:
 
@@ -79,6 +83,8 @@ class RelativePositionBias(keras.layers.Layer):
         check_positive_int("num_buckets", num_buckets)
         check_positive_int("max_distance", max_distance)
         check_bool("bidirectional", bidirectional)
+        if kind in ("rotary", "t5"):
+            check_unset("max_length", max_length, 512, f'with kind="{kind}"')
         if self._resolve(kind, max_length) != "t5":
             reason = f'with kind="{kind}"'
             check_unset("num_buckets", num_buckets, 32, reason)
@@ -178,7 +184,20 @@ class RelativePositionBias(keras.layers.Layer):
 
         Returns:
             Float tensor `(t, s)`.
+
+        Raises:
+            ValueError: for positions of another rank, or where the layer is not
+                built yet.
         """
+        for name, positions in (
+            ("query_positions", query_positions),
+            ("key_positions", key_positions),
+        ):
+            if len(positions.shape) != 1:
+                raise ValueError(
+                    f"`{name}` must be one axis of positions. "
+                    f"Received: {name}.shape={tuple(positions.shape)}"
+                )
         query_positions = ops.cast(query_positions, "int32")
         key_positions = ops.cast(key_positions, "int32")
         return self.by_distance(
@@ -186,6 +205,12 @@ class RelativePositionBias(keras.layers.Layer):
         )
 
     def call(self, scores):
+        if len(scores.shape) < 2:
+            raise ValueError(
+                "`scores` must have shape (..., queries, keys). "
+                f"Received: scores.shape={tuple(scores.shape)}"
+            )
+        scores = ops.cast(scores, self.compute_dtype)
         num_queries, num_keys = ops.shape(scores)[-2:]
         values = self.by_distance(distances_between(num_queries, num_keys))
         bias = toeplitz_matrix(values, num_queries, num_keys)

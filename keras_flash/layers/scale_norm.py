@@ -44,6 +44,7 @@ class ScaleNorm(keras.layers.Layer):
         )
 
     def call(self, inputs):
+        inputs = keras.ops.cast(inputs, self.compute_dtype)
         return scale_norm(inputs, self.scale, self.epsilon)
 
     def compute_output_shape(self, inputs_shape):

@@ -74,6 +74,7 @@ class ScaleOffset(keras.layers.Layer):
         )
 
     def call(self, inputs):
+        inputs = keras.ops.cast(inputs, self.compute_dtype)
         return tuple(
             scale_offset(inputs, self.gamma[i], self.beta[i])
             for i in range(self.num_outputs)

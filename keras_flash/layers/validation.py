@@ -4,10 +4,11 @@ from keras import backend
 from keras import ops
 
 
-def check_positive_int(name, value):
+def check_positive_int(name, value, alternative=""):
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(
-            f"`{name}` must be a positive integer. Received: {name}={value!r}"
+            f"`{name}` must be {alternative}a positive integer. "
+            f"Received: {name}={value!r}"
         )
 
 
@@ -52,11 +53,16 @@ def check_unset(name, value, default, reason):
 
 
 def check_sequence_shape(name, shape):
-    """`(batch, length, features)` with known features."""
+    """`(batch, length, features)` with a token and known features."""
     if len(shape) != 3 or shape[-1] is None:
         raise ValueError(
             f"`{name}` must have shape (batch, length, features) with known "
             f"features. Received: {name}.shape={tuple(shape)}"
+        )
+    if isinstance(shape[1], int) and shape[1] == 0:
+        raise ValueError(
+            f"`{name}` must have at least one token. "
+            f"Received: {name}.shape={tuple(shape)}"
         )
 
 

@@ -32,7 +32,8 @@ CHUNK = 64  # the causal form's tile; no result depends on it
 
 FEATURE_MAPS = {
     "sigmoid": ops.sigmoid,
-    "elu": lambda x: ops.elu(x) + 1.0,
+    # elu(x) + 1; that sum itself would cancel below zero.
+    "elu": lambda x: ops.where(x > 0, x + 1.0, ops.exp(ops.minimum(x, 0.0))),
     "relu": ops.relu,
 }
 
@@ -69,7 +70,7 @@ def flow_attention(
     Returns:
         `(b, h, t, e)` in the dtype of `values`, and a dict of float tensors:
         `"incoming"` I and `"allocation"` `(b, h, t)`, `"outgoing"` O and
-        `"competition"` `(b, h, s)`.
+        `"competition"` `(b, h, s)`, which is 0 at masked keys.
     """
     dtype, num_heads = values.dtype, values.shape[1]
     if causal and query_mask is not None and key_mask is not None:
@@ -80,6 +81,8 @@ def flow_attention(
     q = phi(at_least_float32(merge_heads(queries)))
     k = phi(at_least_float32(merge_heads(keys)))
     v = at_least_float32(merge_heads(values))
+    if key_mask is not None:  # 0 times what is not finite is not 0
+        v = ops.where(ops.expand_dims(_mask_heads(key_mask, v, num_heads), -1), v, 0.0)
     query_mask = _mask_heads(query_mask, q, num_heads)  # (n, t)
     key_mask = _mask_heads(key_mask, k, num_heads)  # (n, s)
     k = ops.where(ops.expand_dims(key_mask, -1), k, 0.0)
@@ -145,6 +148,7 @@ def _full(q, q_sum, k, v, query_mask, key_mask, competition, allocation, clip, e
         competing = ops.sigmoid(source)
     else:
         competing = ops.ones_like(source)
+    competing = ops.where(key_mask, competing, 0.0)
     if allocation == "sigmoid":
         allocated = ops.sigmoid(sink * count_q / ops.maximum(count_k, 1.0))
     elif allocation == "softmax":
@@ -176,11 +180,13 @@ def _causal(q, q_sum, k, v, _, mask, competition, allocation, clip, eps):
 
     if competition == "softmax":
         source = ops.where(mask, source, -LARGE)
-        competing = count * ops.exp(source - _running_logsumexp(source))
+        high, total = _running_softmax(source)
+        competing = count * ops.exp(source - high) / total
     elif competition == "sigmoid":
         competing = ops.sigmoid(source)
     else:
         competing = ops.ones_like(source)
+    competing = ops.where(mask, competing, 0.0)
     allocated = ops.sigmoid(sink) if allocation else ops.ones_like(sink)
 
     outputs = _running_attention(q, k, v * ops.expand_dims(competing, -1))
@@ -196,8 +202,9 @@ def _causal(q, q_sum, k, v, _, mask, competition, allocation, clip, eps):
 def _chunks(x):
     """`(n, t, ...)` to `(n, g, c, ...)`, padded with zeros at the end."""
     length = ops.shape(x)[1]
-    num_chunks = (length + CHUNK - 1) // CHUNK
-    return split_axis(pad_axis(x, num_chunks * CHUNK - length), num_chunks, CHUNK)
+    size = min(CHUNK, length) if isinstance(length, int) else CHUNK
+    num_chunks = (length + size - 1) // size
+    return split_axis(pad_axis(x, num_chunks * size - length), num_chunks, size)
 
 
 def _running_sum(x):
@@ -210,20 +217,25 @@ def _running_sum(x):
     return merge_axis(inside + ops.expand_dims(before, 2))[:, : ops.shape(x)[1]]
 
 
-def _running_logsumexp(x):
-    """`log sum_(s <= t) exp(x_s)`, each step relative to its own maximum."""
+def _running_softmax(x):
+    """`m_t = max_(s <= t) x_s` and `sum_(s <= t) exp(x_s - m_t)`.
+
+    Kept as a pair: their log-sum-exp would round anew, at the size of x, in each
+    step.
+    """
 
     def combine(earlier, later):
         high = ops.maximum(earlier[0], later[0])
-        return (high + ops.log(ops.exp(earlier[0] - high) + ops.exp(later[0] - high)),)
+        total = sum(part * ops.exp(top - high) for top, part in (earlier, later))
+        return high, total
 
-    return inclusive_scan(combine, (x,), (-LARGE,))[0]
+    return inclusive_scan(combine, (x, ops.ones_like(x)), (-LARGE, 0.0))
 
 
 def _running_attention(q, k, v):
     """`sum_(s <= t) (q_t . k_s) v_s`: exact inside a chunk, a state before it."""
     q, k, chunk_v = _chunks(q), _chunks(k), _chunks(v)
-    positions = ops.arange(0, CHUNK)
+    positions = ops.arange(0, q.shape[2])
     past = ops.expand_dims(positions, 1) >= ops.expand_dims(positions, 0)
     keys = ops.swapaxes(k, 2, 3)
     inside = ops.where(past, ops.matmul(q, keys), 0.0)

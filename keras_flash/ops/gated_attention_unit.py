@@ -35,8 +35,9 @@ def gated_attention(
 
     A block of rows meets only the keys up to its last row when `causal`, so the
     half of the scores that the mask would throw away is not computed, and in
-    inference no (t, t) matrix is held. That needs a length of more than
-    `MIN_ROWS` that is known when traced; otherwise all rows are one block.
+    inference no (t, t) matrix is held, only a sixteenth of its rows at a time.
+    That needs a length of more than `MIN_ROWS` that is known when traced; otherwise
+    all rows are one block.
 
     Args:
         queries: `(b, t, d)`.
@@ -51,10 +52,12 @@ def gated_attention(
             may see; an int: that constant. Not read under softmax.
 
     Returns:
-        `(b, t, e)` in the dtype of `values`. Queries with no visible key get 0.
+        `(b, t, e)` in at least float32, since it is gated before it is rounded.
+        Queries with no visible key get 0.
     """
-    dtype = values.dtype
     queries, keys, values = map(at_least_float32, (queries, keys, values))
+    if mask is not None:  # 0 times what is not finite is not 0
+        values = ops.where(ops.expand_dims(mask, -1), values, 0.0)
     length = queries.shape[1]
     known = isinstance(length, int)
     if not known:
@@ -85,12 +88,10 @@ def gated_attention(
         return ops.matmul(weights, values[:, :last])
 
     if not known:
-        outputs = block(0, length)
-    else:
-        starts = range(0, length, rows)
-        blocks = [block(start, min(start + rows, length)) for start in starts]
-        outputs = blocks[0] if len(blocks) == 1 else ops.concatenate(blocks, axis=1)
-    return ops.cast(outputs, dtype)
+        return block(0, length)
+    starts = range(0, length, rows)
+    blocks = [block(start, min(start + rows, length)) for start in starts]
+    return blocks[0] if len(blocks) == 1 else ops.concatenate(blocks, axis=1)
 
 
 def _scale(queries, keys, visible, activation, normalization_length):

@@ -60,15 +60,16 @@ def mixed_chunk_attention(
             `"chunk"`: m = C; `"sum"`: m = 1.
 
     Returns:
-        `(b, t, e)` in the dtype of `values`.
+        `(b, t, e)` in at least float32, since it is gated before it is rounded.
     """
-    dtype = values.dtype
     length = ops.shape(values)[1]
     size = min(chunk_size, length) if isinstance(length, int) else chunk_size
     num_chunks = (length + size - 1) // size
     padding = num_chunks * size - length
     if mask is None:
         mask = ops.ones_like(values[:, :, 0], dtype="bool")
+    else:  # 0 times what is not finite is not 0
+        values = ops.where(ops.expand_dims(mask, -1), values, 0.0)
 
     def chunks(x, fill=0):
         return split_axis(pad_axis(x, padding, fill), num_chunks, size)
@@ -104,7 +105,7 @@ def mixed_chunk_attention(
         else:
             across = _global(queries, keys, values, mask, total)
         outputs = outputs + across
-    return ops.cast(merge_axis(outputs)[:, :length], dtype)
+    return merge_axis(outputs)[:, :length]
 
 
 def _local(queries, keys, values, bias, mask, runs, causal, activation, divisor):

@@ -17,6 +17,7 @@ from tests.helpers import normal
 from tests.helpers import to_numpy
 
 
+@keras.saving.register_keras_serializable(package="keras_flash_tests")
 def weird_start(shape, dtype=None):
     """A plain function as an initializer."""
     return keras.ops.full(shape, 0.25, dtype=dtype)
@@ -46,7 +47,7 @@ SETTINGS = {
     ScaleNorm: dict(epsilon=0.5),
     RelativePositionBias: dict(
         kind="t5",
-        max_length=9,
+        max_length=512,
         num_buckets=8,
         max_distance=20,
         bidirectional=False,
@@ -69,7 +70,7 @@ SETTINGS = {
         feature_map="elu",
         competition="sigmoid",
         allocation=None,
-        competition_clip=2.0,
+        competition_clip=0.1,
         epsilon=1e-3,
         use_bias=False,
         dropout=0.25,
@@ -94,11 +95,9 @@ def test_config_holds_every_argument(layer_class):
     again = layer_class.from_config(config).get_config()
     assert again == config
     for name, value in SETTINGS[layer_class].items():
-        if (
-            not isinstance(value, keras.initializers.Initializer)
-            and name[-4:] != "izer"
-        ):
-            assert config[name] == value
+        if name.endswith("initializer"):
+            value = keras.initializers.serialize(keras.initializers.get(value))
+        assert config[name] == value
 
 
 def test_every_public_layer_is_tested_here():
@@ -116,6 +115,7 @@ def test_every_public_layer_is_tested_here():
         "softmax",
         "sigmoid",
         keras.activations.softmax,
+        keras.ops.softmax,
         keras.activations.sigmoid,
         cubed,
     ],
@@ -139,9 +139,10 @@ def test_kernel_initializer_forms(layer_class, value):
     layer.build((None, None, 6))
     if value is weird_start:
         assert (to_numpy(layer.gate_dense.kernel) == 0.25).all()
-        return
     again = layer_class.from_config(layer.get_config())
     assert again.get_config() == layer.get_config()
+    again.build((None, None, 6))
+    assert not isinstance(again.kernel_initializer, (str, dict))
 
 
 @pytest.mark.parametrize("layer_class", [GatedAttentionUnit, MixedChunkAttention])
@@ -215,6 +216,16 @@ BAD = [
     (RelativePositionBias, dict(max_length=2.5), "`max_length` must be a positive int"),
     (
         RelativePositionBias,
+        dict(kind="t5", max_length=9),
+        '`max_length` has no meaning with kind="t5"',
+    ),
+    (
+        RelativePositionBias,
+        dict(kind="rotary", max_length=9),
+        '`max_length` has no meaning with kind="rotary"',
+    ),
+    (
+        RelativePositionBias,
         dict(kind="t5", num_buckets=2),
         "`num_buckets` must be at least 4",
     ),
@@ -249,7 +260,7 @@ BAD = [
     (
         GatedAttentionUnit,
         dict(normalization_length="seen"),
-        "`normalization_length` must be a positive integer",
+        '`normalization_length` must be "visible" or a positive integer',
     ),
     (
         GatedAttentionUnit,
@@ -303,6 +314,7 @@ BAD += [
         (dict(expansion_factor=0), "`expansion_factor` must be a positive number"),
         (dict(causal="yes"), "`causal` must be True or False"),
         (dict(attention_activation="relu2"), '`attention_activation` must be "relu_sq'),
+        (dict(attention_activation=keras.ops.sparsemax), "`attention_activation` must"),
         (dict(attention_activation="sparsemax"), '`attention_activation` must be "rel'),
         (dict(attention_activation=None), '`attention_activation` must be "relu_sq'),
         (dict(relative_position_bias="alibi"), "`relative_position_bias` must be one"),
@@ -336,6 +348,8 @@ def test_bad_inputs(layer_class, symbolic):
     x = tensor(2, 5, 6)
     with pytest.raises(ValueError, match=r"`inputs` must have shape \(batch, length, "):
         layer_class(key_dim=4)(tensor(2, 6))
+    with pytest.raises(ValueError, match="`inputs` must have at least one token"):
+        layer_class(key_dim=4)(tensor(2, 0, 6))
     for shape in ((5,), (2, 5, 5), (2, 1, 1, 5), (2, 4)):
         with pytest.raises(
             ValueError, match=r"`mask` must have shape \(batch, length\)"
@@ -361,6 +375,8 @@ def test_bad_flow_inputs(symbolic):
         FlowAttention(2, 3)(tensor(2, 6), x)
     with pytest.raises(ValueError, match="`value` must have shape"):
         FlowAttention(2, 3)(x, tensor(2, 6))
+    with pytest.raises(ValueError, match="`query` and `value` must have one batch"):
+        FlowAttention(2, 3)(x, tensor(3, 5, 6))
     with pytest.raises(ValueError, match="`key` and `value` must have one length"):
         FlowAttention(2, 3)(x, x, tensor(2, 4, 6))
     causal = FlowAttention(2, 3, causal=True)
@@ -376,27 +392,41 @@ def test_bias_before_build():
         RelativePositionBias().bias(np.arange(3), np.arange(3))
 
 
-def test_options_change_the_result():
+# Where each option has an effect: what stands beside it.
+BESIDE = {
+    ScaleOffset: {},
+    ScaleNorm: {},
+    RelativePositionBias: dict(kind="t5", num_buckets=10),
+    GatedAttentionUnit: dict(key_dim=4, attention_activation="sigmoid"),
+    MixedChunkAttention: dict(key_dim=4, attention_activation="sigmoid", chunk_size=4),
+    FlowAttention: dict(num_heads=2, key_dim=2),
+}
+BESIDE_ONE = {
+    (RelativePositionBias, "kind"): {},
+    (RelativePositionBias, "max_length"): dict(kind="toeplitz"),
+}
+
+
+@pytest.mark.parametrize(
+    ("layer_class", "name"),
+    [(layer_class, name) for layer_class in LAYERS for name in SETTINGS[layer_class]],
+)
+def test_options_change_the_result(layer_class, name):
     """An option that is accepted and never read is a fault."""
-    x = normal(2, 9, 6)
-    for layer_class, settings in SETTINGS.items():
-        if layer_class not in (GatedAttentionUnit, MixedChunkAttention):
-            continue
-        base = dict(key_dim=4, attention_activation="sigmoid")
-        if layer_class is MixedChunkAttention:
-            base.update(chunk_size=4)
-        reference = summary(layer_class, base, x)
-        for name, value in settings.items():
-            if value == "mean":  # is the default beside branches="local"
-                value = "sum"
-            changed = summary(layer_class, {**base, name: value}, x)
-            assert changed != reference, name
+    base = BESIDE_ONE.get((layer_class, name), BESIDE[layer_class])
+    value = SETTINGS[layer_class][name]
+    if name == "global_normalization":  # stands at its default for branches="local"
+        value = "sum"
+    if name == "max_length":  # and this one for kind="t5"
+        value = 9
+    assert summary(layer_class, base) == summary(layer_class, base)
+    assert summary(layer_class, {**base, name: value}) != summary(layer_class, base)
 
 
-def summary(layer_class, options, x):
+def summary(layer_class, options):
     """Numbers that an option must change: outputs, or weights at the start."""
     keras.utils.set_random_seed(0)
-    layer = layer_class(**options)
-    outputs = to_numpy(layer(x, training=True))
-    weights = [to_numpy(weight).tobytes() for weight in layer.weights]
-    return outputs.tobytes(), tuple(weights)
+    layer, x = layer_class(**options), normal(2, 40, 6)
+    inputs = (x, x) if layer_class is FlowAttention else (x,)
+    outputs = keras.tree.flatten(layer(*inputs, training=True))
+    return [to_numpy(x).tobytes() for x in outputs + layer.weights]

@@ -39,15 +39,16 @@ def layer_of(name, policy, start):
 @pytest.mark.parametrize("start", ["default", "random"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_close_to_float32(name, start):
-    if BACKEND == "jax" and start == "default" and not name.endswith("plain"):
+    loud = name.endswith(("sum", "unscaled"))
+    if BACKEND == "jax" and start == "default" and not (name.endswith("plain") or loud):
         pytest.skip("each case is three long compilations; random weights cover it")
     x = normal(1, LENGTH, width_of(name))
     keras.utils.set_random_seed(3)
     exact_layer = layer_of(name, "float32", start)
     exact = run(exact_layer, x)
     if start == "random" and np.abs(exact).max() > LARGEST:
-        assert "sum" in name or "unscaled" in name
-        return
+        assert loud
+        pytest.skip("float16 has no room for the float32 result")
     for policy in ("mixed_float16", "mixed_bfloat16"):
         layer = layer_of(name, policy, start)
         layer.set_weights(exact_layer.get_weights())

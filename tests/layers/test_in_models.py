@@ -10,6 +10,7 @@ from keras_flash import MixedChunkAttention
 from keras_flash import RelativePositionBias
 from keras_flash import ScaleNorm
 from keras_flash import ScaleOffset
+from tests.catalogue import CAUSAL
 from tests.catalogue import CHUNK
 from tests.catalogue import VARIANTS
 from tests.catalogue import WIDTH
@@ -21,6 +22,9 @@ from tests.helpers import gradients
 from tests.helpers import normal
 from tests.helpers import set_weights
 from tests.helpers import to_numpy
+from tests.helpers import weights_of
+from tests.reference.flow_attention import flow_attention as flow_loops
+from tests.reference.layers import dense
 
 FAMILIES = {
     f"{label}-{name}": (layer_class, dict(options, causal=causal))
@@ -69,6 +73,25 @@ def test_implicit_mask_reaches_the_second_layer(family):
         assert error(compiled.predict(padded, verbose=0)[:, :9], alone) < 1e-5
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_flow_attention_takes_implicit_masks(causal):
+    """Keras fills `query_mask` and `value_mask`, and passes the mask on."""
+    ids = keras.Input((None,), dtype="int32")
+    x = keras.layers.Embedding(11, WIDTH, mask_zero=True)(ids)
+    for _ in range(2):
+        x = keras.layers.Add()([x, FlowAttention(2, 3, causal=causal)(x, x)])
+    model = keras.Model(ids, x)
+    set_weights(model)
+    ids = np.random.default_rng(0).integers(1, 11, (2, 9)).astype("int32")
+    alone = to_numpy(model(ids))
+    padded = np.concatenate([ids, np.zeros((2, 3), "int32")], axis=1)
+    result = model(padded)
+    assert error(to_numpy(result)[:, :9], alone) < 1e-5
+    assert error(model.predict(padded, verbose=0)[:, :9], alone) < 1e-5
+    mask = keras.ops.convert_to_numpy(keras.src.backend.get_keras_mask(result))
+    assert (mask == (padded != 0)).all()
+
+
 @pytest.mark.parametrize("family", [f for f in FAMILIES if "flow" not in f])
 def test_implicit_mask_beside_segments(family):
     """Keras leaves `mask` unfilled there; `inputs_mask` must be."""
@@ -107,17 +130,46 @@ def test_unknown_length(family):
         assert model.predict(x, verbose=0).shape == (2, length, WIDTH)
 
 
+@pytest.mark.skipif(BACKEND != "jax", reason="a length by name is JAX's own")
+@each_family
+def test_symbolic_length(family):
+    import jax
+
+    layer = make(family)
+    layer.build((2, None, WIDTH))
+    set_weights(layer)
+
+    def call(x, mask, ids):
+        extra = {} if "flow" in family else {"segment_ids": ids}
+        return layer(x, mask=mask, **extra)
+
+    (t,) = jax.export.symbolic_shape("t")
+    shapes = [((2, t, WIDTH), "float32"), ((2, t), "bool"), ((2, t), "int32")]
+    arguments = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
+    exported = jax.export.export(jax.jit(call))(*arguments)
+    for length in (1, 9, 300):
+        x = normal(2, length, WIDTH)
+        mask = np.random.default_rng(1).random((2, length)) < 0.8
+        ids = np.cumsum(np.random.default_rng(2).random((2, length)) < 0.1, axis=1)
+        tensors = (x, mask, ids.astype("int32"))
+        result, wanted = to_numpy(exported.call(*tensors)), to_numpy(call(*tensors))
+        assert error(result[mask], wanted[mask]) < 1e-5
+
+
+COMPILED = ("plain", "global", "local", "softmax", "laplace", "toeplitz", "t5")
+COMPILED += ("sum", "elu", "softmax_allocation", "clip")
+
+
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow traces so")
 @pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
-@pytest.mark.parametrize(
-    "name",
-    [name for name in VARIANTS if name.split("-")[2] in ("plain", "global", "softmax")],
-)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_one_graph_serves_every_length(name, jit_compile):
     import tensorflow as tf
 
     from tests.catalogue import make as variant
 
+    if jit_compile and name.split("-")[2] not in COMPILED:
+        pytest.skip("differs from another only in what XLA compiles alike")
     layer = variant(name)
     signature = [
         tf.TensorSpec((None, None, WIDTH)),
@@ -161,6 +213,26 @@ def test_torch_compile_has_no_graph_break(family):
 
 
 @pytest.mark.skipif(BACKEND != "torch", reason="torch only")
+@pytest.mark.parametrize(
+    "name",  # without causality the code is the plain layer's, compiled above
+    [name for name in CAUSAL if name.split("-")[2] in COMPILED],
+)
+def test_torch_compiles_every_option(name, monkeypatch):
+    import torch
+
+    from keras_flash.ops import flow_attention
+    from keras_flash.ops import gated_attention_unit
+    from tests.catalogue import make as variant
+
+    monkeypatch.setattr(gated_attention_unit, "MIN_ROWS", CHUNK)
+    monkeypatch.setattr(flow_attention, "CHUNK", CHUNK)
+    torch._dynamo.reset()
+    layer, x = variant(name), torch.tensor(normal(2, 2 * CHUNK + 1, WIDTH))
+    compiled = torch.compile(layer, fullgraph=True, backend="eager")
+    assert error(to_numpy(compiled(x)), to_numpy(layer(x))) < 1e-6
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="torch only")
 def test_torch_inductor():
     import torch
 
@@ -176,19 +248,66 @@ def test_torch_inductor():
     assert error(to_numpy(compiled(data)), to_numpy(model(data))) < 1e-5
 
 
-@each_family
-def test_fit_learns(family):
-    """`fit` lowers the loss, in the mode that Keras chooses by itself."""
+def data_for_fit(causal):
+    """Each target is a mean over the other tokens, or over those before."""
+    data = normal(64, 12, WIDTH)
+    sums = np.cumsum(data, axis=1) if causal else data.sum(1, keepdims=True)
+    count = np.maximum(np.arange(12.0), 1)[:, None] if causal else 11
+    target = (sums - data) / count
+    return data, (target / target.std()).astype("float32")[..., :1]
+
+
+def fitted(family, epochs=20, **compile_options):
+    keras.utils.set_random_seed(1)
     inputs = keras.Input((None, WIDTH))
     x = keras.layers.Add()([inputs, make(family)(ScaleNorm()(inputs))])
-    model = keras.Model(inputs, keras.layers.Dense(1)(x))
-    jit = {"jit_compile": False} if BACKEND == "torch" else {}
-    model.compile(keras.optimizers.Adam(0.02), "mse", **jit)
-    data = normal(32, 12, WIDTH)
-    target = np.cumsum(data[..., :1], axis=1) / 4
-    history = model.fit(data, target, batch_size=8, epochs=12, verbose=0)
-    losses = history.history["loss"]
-    assert losses[-1] < 0.5 * losses[0]
+    model = keras.Model(inputs, keras.layers.Dense(1, dtype="float32")(x))
+    set_weights(model)
+    model.compile(keras.optimizers.Adam(0.02), "mse", **compile_options)
+    data, target = data_for_fit(family.startswith("causal"))
+    history = model.fit(data, target, batch_size=8, epochs=epochs, verbose=0)
+    return history.history["loss"], model
+
+
+# Keras itself compiles with inductor on torch, which has a test of its own.
+JIT = {"tensorflow": [False, True], "jax": [True], "torch": [False]}[BACKEND]
+
+
+@each_family
+@pytest.mark.parametrize("jit_compile", JIT)
+def test_fit_learns(family, jit_compile):
+    """What one token alone cannot tell: a model without the layer stays at 1."""
+    losses, _ = fitted(family, jit_compile=jit_compile)
+    assert losses[-1] < 0.6
+
+
+@each_family
+@pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
+def test_fit_in_half_precision(family, policy):
+    exact, _ = fitted(family, epochs=3, jit_compile=JIT[0])
+    keras.config.set_dtype_policy(policy)
+    losses, _ = fitted(family, epochs=3, jit_compile=JIT[0])
+    assert np.abs(np.array(losses) / exact - 1).max() < 0.05
+    # A fully masked row sends back finite gradients too.
+    layer, x = make(family), normal(2, 9, WIDTH)
+    layer.build(x.shape)
+    set_weights(layer)
+    mask = np.array([[False] * 9, [True] * 9])
+    found, found_weights = gradients(layer, np.ones_like(x), x, mask=mask)
+    assert np.isfinite(found).all()
+    assert np.abs(found[1]).max() > 0
+    assert all(np.isfinite(gradient).all() for gradient in found_weights)
+
+
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="the others have one mode")
+@each_family
+def test_training_under_xla_equals_training_without(family):
+    weights = []
+    for jit_compile in (False, True):
+        _, model = fitted(family, epochs=1, jit_compile=jit_compile)
+        weights.append(model.get_weights())
+    for a, b in zip(*weights, strict=True):
+        assert np.abs(a - b).max() < 1e-3  # of steps of 0.02
 
 
 @each_family
@@ -196,7 +315,7 @@ def test_fit_learns(family):
 def test_masks_of_any_dtype_under_mixed_precision(family, policy):
     keras.config.set_dtype_policy(policy)
     layer, x = make(family), normal(2, 9, WIDTH)
-    mask = np.arange(9)[None].repeat(2, 0) < 7
+    mask = np.arange(9)[None].repeat(2, 0) != 2
     layer.build(x.shape)
     results = [
         layer(x, mask=keras.ops.convert_to_tensor(mask.astype(dtype)))
@@ -208,7 +327,7 @@ def test_masks_of_any_dtype_under_mixed_precision(family, policy):
     assert (arrays[0] == arrays[1]).all()
     assert (arrays[0] == arrays[2]).all()
     # A mask that is read changes something.
-    assert (arrays[0] != to_numpy(layer(x))).any() or "causal" in family
+    assert (arrays[0] != to_numpy(layer(x)))[:, 3:].any()
 
 
 @each_family
@@ -255,13 +374,14 @@ def test_lora(family, tmp_path):
     before = to_numpy(model(x))
     projections = dense_sublayers(model)
     assert len(projections) == 4
-    for dense in projections:
-        dense.enable_lora(2)
+    for projection in projections:
+        projection.enable_lora(2)
     assert error(model(x), before) < 1e-6
     trainable = {w.path.split("/")[-1] for w in projections[0].trainable_weights}
     assert trainable == {"lora_kernel_a", "lora_kernel_b", "bias"}
-    for dense in projections:
-        dense.lora_kernel_b.assign(normal(*dense.lora_kernel_b.shape, seed=3))
+    for projection in projections:
+        kernel = projection.lora_kernel_b
+        kernel.assign(normal(*kernel.shape, seed=3))
     tuned = to_numpy(model(x))
     assert error(tuned, before) > 1e-3
     model.save(tmp_path / "lora.keras")
@@ -278,7 +398,7 @@ def test_quantize_and_reload(family, mode, tmp_path):
     quantized = to_numpy(model(x))
     assert all(dense.quantization_mode == mode for dense in dense_sublayers(model))
     assert (
-        0 < error(quantized, before) < {"int8": 0.05, "int4": 0.6, "float8": 0.2}[mode]
+        0 < error(quantized, before) < {"int8": 0.05, "int4": 0.3, "float8": 0.1}[mode]
     )
     model.save(tmp_path / "quantized.keras")
     again = keras.saving.load_model(tmp_path / "quantized.keras")
@@ -378,6 +498,49 @@ def test_position_bias_layer_and_its_method():
     table = RelativePositionBias("toeplitz", max_length=4)
     table.build()
     assert tuple(table.table.shape) == (7, 1)
+    with pytest.raises(ValueError, match="`key_positions` must be one axis"):
+        table.bias(np.arange(3), np.zeros((2, 3)))
+    with pytest.raises(ValueError, match="`scores` must have shape"):
+        table(np.zeros(3, "float32"))
+
+
+@pytest.mark.parametrize("layer", [ScaleNorm(), ScaleOffset(), RelativePositionBias()])
+def test_integers_are_not_rounded_to_integers(layer):
+    x = np.arange(6).reshape(1, 2, 3)
+    result, wanted = (keras.tree.flatten(layer(y))[0] for y in (x, x.astype("float32")))
+    assert keras.backend.standardize_dtype(result.dtype) == "float32"
+    assert (to_numpy(result) == to_numpy(wanted)).all()
+
+
+def test_masked_tokens_may_be_anything():
+    """Values that are not finite, too: what a masked token holds is not read."""
+    x, mask = normal(2, 9, WIDTH), np.arange(9)[None].repeat(2, 0) % 4 != 1
+    wild = np.where(mask[..., None], x, np.array(np.inf, "float32"))
+    for family in FAMILIES:
+        layer = make(family)
+        layer.build(x.shape)
+        set_weights(layer)
+        wanted, result = (to_numpy(layer(y, mask=mask)) for y in (x, wild))
+        assert error(result[mask], wanted[mask]) < 1e-6, family
+
+
+@pytest.mark.parametrize("layer_class", [GatedAttentionUnit, MixedChunkAttention])
+def test_gate_closes_before_float16_rounds(layer_class):
+    """The attended sum may be beyond float16 where what leaves the gate is not."""
+    options = {
+        GatedAttentionUnit: dict(normalization_length=1),
+        MixedChunkAttention: dict(scale_scores=False),
+    }[layer_class]
+    x, results = normal(1, 64, 8), []
+    for policy in ("float32", "mixed_float16"):
+        layer = layer_class(key_dim=8, causal=True, dtype=policy, **options)
+        layer.build(x.shape)
+        set_weights(layer)
+        layer.gate_dense.bias.assign(np.full(16, -7.0))
+        layer.scale_offset.gamma.assign(np.full(layer.scale_offset.gamma.shape, 9.0))
+        results.append(to_numpy(layer(x)))
+    assert 100 < np.abs(results[0]).max() < 3e4
+    assert error(results[1], results[0]) < 2e-2
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -404,6 +567,73 @@ def test_position_bias_in_half_precision():
     result = half(scores)
     assert keras.backend.standardize_dtype(result.dtype) == "float16"
     assert error(result, to_numpy(exact(scores))) < 2e-3
+
+
+def test_small_layers_equal_loops():
+    x = normal(2, 3, WIDTH)
+    layer = ScaleNorm(epsilon=0.5)
+    layer.build(x.shape)
+    layer.scale.assign(2.0)
+    wanted = 2 * x / np.sqrt((x.astype("float64") ** 2).mean(-1, keepdims=True) + 0.5)
+    assert error(layer(x), wanted) < 1e-6
+    layer = ScaleOffset(2)
+    layer.build(x.shape)
+    set_weights(layer)
+    gamma, beta = to_numpy(layer.gamma), to_numpy(layer.beta)
+    for i, part in enumerate(layer(x)):
+        assert error(part, x * gamma[i] + beta[i]) < 1e-6
+
+
+def test_flow_attention_of_three_inputs_equals_loops():
+    """Query, value and key of different widths and lengths, masked."""
+    layer = FlowAttention(2, 3, value_dim=4, output_dim=5)
+    query, value, key = normal(2, 5, 6), normal(2, 7, 8, seed=1), normal(2, 7, 9)
+    layer.build(query.shape, value.shape, key.shape)
+    set_weights(layer)
+    masks = [np.random.default_rng(seed).random((2, 7)) < 0.8 for seed in (1, 2)]
+    queries = np.random.default_rng(3).random((2, 5)) < 0.8
+    result = layer(
+        query,
+        value,
+        key,
+        query_mask=queries,
+        value_mask=masks[0],
+        key_mask=masks[1],
+    )
+    weights = weights_of(layer)
+    heads = [
+        dense(x, weights, f"{name}_dense").reshape(2, -1, 2, size).swapaxes(1, 2)
+        for name, x, size in (
+            ("query", query, 3),
+            ("key", key, 3),
+            ("value", value, 4),
+        )
+    ]
+    attended, _ = flow_loops(*heads, queries, masks[0] & masks[1])
+    wanted = dense(attended.swapaxes(1, 2).reshape(2, 5, 8), weights, "output_dense")
+    assert error(to_numpy(result)[queries], wanted[queries]) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("layer", "shapes"),
+    [
+        (ScaleNorm(), [(2, 9, 6)]),
+        (ScaleOffset(3), [(2, 9, 6)]),
+        (RelativePositionBias(), [(2, 9, 9)]),
+        (GatedAttentionUnit(key_dim=4), [(2, 9, 6)]),
+        (MixedChunkAttention(key_dim=4), [(2, 9, 6)]),
+        (FlowAttention(2, 3), [(2, 9, 6), (2, 5, 4)]),
+        (FlowAttention(2, 3, output_dim=7), [(2, 9, 6), (2, 5, 4), (2, 5, 3)]),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_output_shape(layer, shapes):
+    outputs = layer(*(normal(*shape) for shape in shapes))
+    found = layer.compute_output_shape(*shapes)
+    if isinstance(layer, ScaleOffset):
+        assert [tuple(x.shape) for x in outputs] == [tuple(x) for x in found]
+    else:
+        assert tuple(outputs.shape) == tuple(found)
 
 
 def test_small_layers_keep_the_mask():

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from keras_flash.ops import flow_attention as flow
+from keras_flash.ops import gated_attention_unit as gated
 from tests.catalogue import CAUSAL
 from tests.catalogue import CHUNK
 from tests.catalogue import GATED_VARIANTS
@@ -27,6 +29,21 @@ MASK = np.array(
     [[1, 1, 0, 1, 1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 0, 1, 1], [0] * 6 + [1] * 9 + [0] * 2],
     bool,
 )
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch):
+    """Several row blocks and several chunks at the lengths of these tests."""
+    monkeypatch.setattr(gated, "MIN_ROWS", 2 * CHUNK)
+    monkeypatch.setattr(flow, "CHUNK", CHUNK)
+
+
+def conditions(name):
+    """No masks, a mask, and segments where the layer takes them."""
+    yield {}
+    yield {"mask": MASK}
+    if not is_flow(name):
+        yield {"segment_ids": SEGMENTS}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -65,49 +82,52 @@ def test_equals_loops_with_segments_and_mask(name):
     assert error(result[MASK], wanted[MASK]) < 1e-5
 
 
-@pytest.mark.parametrize("name", VARIANTS)
-def test_gradients_equal_finite_differences(name):
-    layer, x = make(name), normal(1, CHUNK + 2, WIDTH, seed=3)
-    mask = np.array([[1, 1, 1, 0, 1, 1]], bool)
-    cotangent = normal(1, CHUNK + 2, WIDTH, seed=4) * mask[..., None]
-    found, found_weights = gradients(layer, cotangent, x, mask=mask)
+@pytest.mark.parametrize(
+    ("name", "segmented"),
+    [(name, False) for name in VARIANTS]
+    + [(n, True) for n in GATED_VARIANTS if n.endswith(("plain", "softmax", "global"))],
+)
+def test_gradients_equal_finite_differences(name, segmented):
+    """For each token and each weight, along a random direction."""
+    length = 2 * CHUNK + 1
+    layer, x = make(name), normal(1, length, WIDTH, seed=3)
+    mask = np.array([[1, 1, 1, 0, 1, 1, 1, 1, 1]], bool)
+    ids = np.array([[4] * 3 + [7] * 6]) if segmented else None
+    cotangent = normal(1, length, WIDTH, seed=4) * mask[..., None]
+    more = {"segment_ids": ids} if segmented else {}
+    found_x, found_weights = gradients(layer, cotangent, x, mask=mask, **more)
+    values = {"inputs": x.astype("float64"), **weights_of(layer)}
+    found = dict(zip(values, [found_x, *found_weights], strict=True))
 
-    def value(x, weights=None):
-        return (expected(name, layer, x, mask, weights=weights) * cotangent).sum()
+    def value(changed):
+        weights = {**values, **changed}
+        y = expected(name, layer, weights.pop("inputs"), mask, ids, weights=weights)
+        return (y * cotangent).sum()
 
-    step, x = 1e-5, x.astype("float64")
-    wanted = np.zeros(x.shape)
-    for index in np.ndindex(*x.shape):
-        change = np.zeros(x.shape)
-        change[index] = step
-        wanted[index] = (value(x + change) - value(x - change)) / (2 * step)
-    assert error(found, wanted) < 1e-4
-
-    # For the weights along three random directions.
-    weights = weights_of(layer)
-    by_name = dict(zip(weights, found_weights, strict=True))
-    scale = np.sqrt(sum((gradient**2).sum() for gradient in found_weights))
-    for seed in range(3):
-        ways = {n: normal(*w.shape, seed=10 * seed) for n, w in weights.items()}
-        slope = sum((ways[n] * by_name[n]).sum() for n in ways)
-        ends = [
-            value(x, {n: w + sign * step * ways[n] for n, w in weights.items()})
-            for sign in (1, -1)
-        ]
-        assert abs(slope - (ends[0] - ends[1]) / (2 * step)) < 1e-4 * scale
+    ways = [(n, normal(*tensor.shape, seed=5)) for n, tensor in values.items()]
+    tokens = np.eye(length)[:, None, :, None]  # (token, 1, t, 1)
+    ways = [("inputs", token * ways[0][1]) for token in tokens] + ways[1:]
+    step, largest = 1e-5, max(np.abs(gradient).max() for gradient in found.values())
+    for n, way in ways:
+        ends = [value({n: values[n] + sign * step * way}) for sign in (1, -1)]
+        slope = (ends[0] - ends[1]) / (2 * step)
+        # Of the tensor's own size, or of the largest where it cancels to nothing.
+        size = max(np.linalg.norm(found[n]), 1e-2 * largest)
+        assert abs((way * found[n]).sum() - slope) < 1e-4 * size, n
 
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_future_changes_nothing(name):
     layer, x = make(name), normal(2, LONG, WIDTH)
-    whole = run(layer, x)
-    for cut in (1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3):
-        changed = x.copy()
-        changed[:, cut:] = normal(2, LONG - cut, WIDTH, seed=5, scale=100)
-        after = run(layer, changed)
-        assert (after[:, :cut] == whole[:, :cut]).all()
-        assert (after[:, cut:] != whole[:, cut:]).any()
-    cut = CHUNK + 1
+    for condition in conditions(name):
+        whole = run(layer, x, **condition)
+        for cut in (1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3):
+            changed = x.copy()
+            changed[:, cut:] = normal(2, LONG - cut, WIDTH, seed=5, scale=100)
+            after = run(layer, changed, **condition)
+            assert (after[:, :cut] == whole[:, :cut]).all()
+            assert (after[:, cut:] != whole[:, cut:]).any()
+    whole, cut = run(layer, x), CHUNK + 1
     assert error(run(layer, x[:1, :cut]), whole[:1, :cut]) < 1e-5
 
 
@@ -159,8 +179,8 @@ def test_fully_masked_row_is_finite(name):
     mask = np.ones((2, LONG), bool)
     mask[0] = False
     assert np.isfinite(run(layer, x, mask=mask)).all()
-    x = normal(1, CHUNK + 2, WIDTH)
-    mask = np.zeros((1, CHUNK + 2), bool)
+    x = normal(1, 2 * CHUNK + 1, WIDTH)
+    mask = np.zeros((1, 2 * CHUNK + 1), bool)
     found, found_weights = gradients(layer, np.ones_like(x), x, mask=mask)
     assert np.isfinite(found).all()
     assert all(np.isfinite(gradient).all() for gradient in found_weights)

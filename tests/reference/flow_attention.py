@@ -90,6 +90,7 @@ def _full(q, k, v, sees, real, competition, allocation, clip, eps):
         ]
     else:
         C = [sigmoid(x) if competition else 1.0 for x in source]
+    C = [x if seen else 0.0 for x, seen in zip(C, real)]
     if allocation == "softmax":
         high = max((sink[t] for t in queries), default=0.0)
         total = sum(math.exp(sink[t] - high) for t in queries)
@@ -125,14 +126,14 @@ def _causal(q, k, v, _, real, competition, allocation, clip, eps):
         raw = float((k[t] + eps) @ (running(q_over, t) + eps)) / n[t]
         source.append(_clip(raw, clip))
         A.append(sigmoid(sink[t]) if allocation else 1.0)
-        if competition == "softmax" and real[t]:
+        if not real[t]:
+            C.append(0.0)
+        elif competition == "softmax":
             high = max(source[s] for s in past[t])
             total = sum(math.exp(source[s] - high) for s in past[t])
             C.append(n[t] * math.exp(source[t] - high) / total)
         else:
-            C.append(
-                {"softmax": 0.0, "sigmoid": sigmoid(source[t])}.get(competition, 1.0)
-            )
+            C.append(sigmoid(source[t]) if competition else 1.0)
     y = np.zeros((length, v.shape[1]))
     for t in range(length):
         for s in past[t]:
