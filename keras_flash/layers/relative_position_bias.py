@@ -43,10 +43,9 @@ class RelativePositionBias(keras.layers.Layer):
         bidirectional: bool, whether keys after the query have weights of their
             own; where not, they get the bias of distance 0. Defaults to `True`.
         initializer: initializer of the weights. Defaults to
-            `RandomNormal(stddev=0.02)` for `"rotary"`, and to
-            `RandomUniform(0.0, 0.04)` for a weight a distance: squared relu
-            passes no gradient below zero, so a distance that starts there would
-            stay asleep.
+            `RandomUniform(0.0, 0.04)`, with which every kind starts positive
+            (`"rotary"` as far as a thousand tokens): squared relu passes no
+            gradient below zero, so a distance that starts there would stay asleep.
 
     Call arguments:
         scores: tensor `(..., t, s)`; queries and keys both start at position 0.
@@ -105,9 +104,7 @@ class RelativePositionBias(keras.layers.Layer):
         self.num_buckets = num_buckets
         self.max_distance = max_distance
         self.bidirectional = bidirectional
-        if initializer is None and self._resolve(kind, max_length) == "rotary":
-            initializer = keras.initializers.RandomNormal(stddev=0.02)
-        elif initializer is None:
+        if initializer is None:
             initializer = keras.initializers.RandomUniform(0.0, 0.04)
         self.initializer = keras.initializers.get(initializer)
         self.supports_masking = True

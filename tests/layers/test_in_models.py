@@ -156,8 +156,9 @@ def test_symbolic_length(family):
         assert error(result[mask], wanted[mask]) < 1e-5
 
 
+# The options that lead to code of another form.
 COMPILED = ("plain", "global", "local", "softmax", "laplace", "toeplitz", "t5")
-COMPILED += ("sum", "elu", "softmax_allocation", "clip")
+COMPILED += ("elu", "softmax_allocation", "clip")
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow traces so")
@@ -202,8 +203,8 @@ def test_torch_compile_has_no_graph_break(family):
     set_weights(layer)
     mask = torch.tensor(np.arange(9)[None].repeat(2, 0) < 7)
     ids = torch.tensor([[0] * 5 + [1] * 4] * 2)
-    kinds = [{}, {"mask": mask}]
-    kinds += [] if "flow" in family else [{"segment_ids": ids, "mask": mask}]
+    more = {} if "flow" in family else {"segment_ids": ids}
+    kinds = [{}, {"mask": mask, **more}]
     for kwargs in kinds:
         torch._dynamo.reset()  # programs of other tests count toward its limit
         compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
@@ -214,8 +215,8 @@ def test_torch_compile_has_no_graph_break(family):
 
 @pytest.mark.skipif(BACKEND != "torch", reason="torch only")
 @pytest.mark.parametrize(
-    "name",  # without causality the code is the plain layer's, compiled above
-    [name for name in CAUSAL if name.split("-")[2] in COMPILED],
+    "name",
+    [name for name in CAUSAL if name.split("-")[2] in COMPILED and "plain" not in name],
 )
 def test_torch_compiles_every_option(name, monkeypatch):
     import torch
@@ -260,9 +261,12 @@ def data_for_fit(causal):
 def fitted(family, epochs=20, **compile_options):
     keras.utils.set_random_seed(1)
     inputs = keras.Input((None, WIDTH))
-    x = keras.layers.Add()([inputs, make(family)(ScaleNorm()(inputs))])
-    model = keras.Model(inputs, keras.layers.Dense(1, dtype="float32")(x))
-    set_weights(model)
+    layer = make(family)
+    x = keras.layers.Add()([inputs, layer(ScaleNorm()(inputs))])
+    # From zero: a noisy start could push squared relu to where it stays 0.
+    last = keras.layers.Dense(1, kernel_initializer="zeros", dtype="float32")
+    model = keras.Model(inputs, last(x))
+    set_weights(layer)
     model.compile(keras.optimizers.Adam(0.02), "mse", **compile_options)
     data, target = data_for_fit(family.startswith("causal"))
     history = model.fit(data, target, batch_size=8, epochs=epochs, verbose=0)
