@@ -157,20 +157,19 @@ def test_symbolic_length(family):
 
 
 # The options that lead to code of another form.
-COMPILED = ("plain", "global", "local", "softmax", "laplace", "toeplitz", "t5")
-COMPILED += ("elu", "softmax_allocation", "clip")
+COMPILED = ("plain", "global", "softmax", "t5", "elu", "softmax_allocation")
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="only TensorFlow traces so")
 @pytest.mark.parametrize("jit_compile", [False, True], ids=["graph", "xla"])
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize(
+    "name", [name for name in VARIANTS if name.split("-")[2] in COMPILED]
+)
 def test_one_graph_serves_every_length(name, jit_compile):
     import tensorflow as tf
 
     from tests.catalogue import make as variant
 
-    if jit_compile and name.split("-")[2] not in COMPILED:
-        pytest.skip("differs from another only in what XLA compiles alike")
     layer = variant(name)
     signature = [
         tf.TensorSpec((None, None, WIDTH)),
@@ -249,69 +248,66 @@ def test_torch_inductor():
     assert error(to_numpy(compiled(data)), to_numpy(model(data))) < 1e-5
 
 
-def data_for_fit(causal):
-    """Each target is a mean over the other tokens, or over those before."""
-    data = normal(64, 12, WIDTH)
+def fitted(family, epochs, **compile_options):
+    """Losses of learning means over the other tokens, or over those before.
+
+    One token alone tells nothing of them: without the layer the loss stays at 1.
+    """
+    keras.utils.set_random_seed(1)
+    causal, data = family.startswith("causal"), normal(32, 12, WIDTH)
     sums = np.cumsum(data, axis=1) if causal else data.sum(1, keepdims=True)
     count = np.maximum(np.arange(12.0), 1)[:, None] if causal else 11
-    target = (sums - data) / count
-    return data, (target / target.std()).astype("float32")[..., :1]
+    target = ((sums - data) / count)[..., :1]
 
-
-def fitted(family, epochs=20, **compile_options):
-    keras.utils.set_random_seed(1)
     inputs = keras.Input((None, WIDTH))
     layer = make(family)
+    if "flow" not in family:  # squared relu may die in so small a problem
+        layer_class, options = FAMILIES[family]
+        layer = layer_class(**options, attention_activation="softmax")
     x = keras.layers.Add()([inputs, layer(ScaleNorm()(inputs))])
-    # From zero: a noisy start could push squared relu to where it stays 0.
     last = keras.layers.Dense(1, kernel_initializer="zeros", dtype="float32")
     model = keras.Model(inputs, last(x))
-    set_weights(layer)
-    model.compile(keras.optimizers.Adam(0.02), "mse", **compile_options)
-    data, target = data_for_fit(family.startswith("causal"))
+    model.compile(keras.optimizers.Adam(0.01), "mse", **compile_options)
+    target = target / target.std()
     history = model.fit(data, target, batch_size=8, epochs=epochs, verbose=0)
-    return history.history["loss"], model
+    return history.history["loss"]
 
 
 # Keras itself compiles with inductor on torch, which has a test of its own.
-JIT = {"tensorflow": [False, True], "jax": [True], "torch": [False]}[BACKEND]
+JIT = BACKEND != "torch"
 
 
 @each_family
-@pytest.mark.parametrize("jit_compile", JIT)
-def test_fit_learns(family, jit_compile):
-    """What one token alone cannot tell: a model without the layer stays at 1."""
-    losses, _ = fitted(family, jit_compile=jit_compile)
-    assert losses[-1] < 0.6
+def test_fit_learns(family):
+    assert fitted(family, epochs=25, jit_compile=JIT)[-1] < 0.6
 
 
 @each_family
 @pytest.mark.parametrize("policy", ["mixed_float16", "mixed_bfloat16"])
-def test_fit_in_half_precision(family, policy):
-    exact, _ = fitted(family, epochs=3, jit_compile=JIT[0])
-    keras.config.set_dtype_policy(policy)
-    losses, _ = fitted(family, epochs=3, jit_compile=JIT[0])
-    assert np.abs(np.array(losses) / exact - 1).max() < 0.05
-    # A fully masked row sends back finite gradients too.
-    layer, x = make(family), normal(2, 9, WIDTH)
-    layer.build(x.shape)
-    set_weights(layer)
-    mask = np.array([[False] * 9, [True] * 9])
-    found, found_weights = gradients(layer, np.ones_like(x), x, mask=mask)
-    assert np.isfinite(found).all()
-    assert np.abs(found[1]).max() > 0
-    assert all(np.isfinite(gradient).all() for gradient in found_weights)
+def test_training_in_half_precision(family, policy):
+    """Gradients as in float32, and finite ones from a fully masked row."""
+    x, mask = normal(2, 9, WIDTH), np.array([[False] * 9, [True] * 9])
+    results = []
+    for dtype in ("float32", policy):
+        layer_class, options = FAMILIES[family]
+        layer = layer_class(**options, dtype=dtype)
+        layer.build(x.shape)
+        set_weights(layer)
+        cotangent = normal(2, 9, WIDTH, seed=1)
+        results.append(gradients(layer, cotangent, x, mask=mask))
+    (wanted, wanted_weights), (found, found_weights) = results
+    assert error(found[1], wanted[1]) < 3e-2
+    largest = max(np.abs(gradient).max() for gradient in wanted_weights)
+    for a, b in zip(found_weights, wanted_weights, strict=True):
+        assert np.abs(a - b).max() < 3e-2 * largest
 
 
-@pytest.mark.skipif(BACKEND != "tensorflow", reason="the others have one mode")
-@each_family
-def test_training_under_xla_equals_training_without(family):
-    weights = []
-    for jit_compile in (False, True):
-        _, model = fitted(family, epochs=1, jit_compile=jit_compile)
-        weights.append(model.get_weights())
-    for a, b in zip(*weights, strict=True):
-        assert np.abs(a - b).max() < 1e-3  # of steps of 0.02
+def test_fit_in_half_precision():
+    exact = fitted("causal-mixed", epochs=2, jit_compile=JIT)
+    for policy in ("mixed_float16", "mixed_bfloat16"):
+        keras.config.set_dtype_policy(policy)
+        losses = fitted("causal-mixed", epochs=2, jit_compile=JIT)
+        assert np.abs(np.array(losses) / exact - 1).max() < 0.05
 
 
 @each_family
