@@ -3,8 +3,7 @@
 import keras
 from keras import ops
 
-from keras_flash.layers.sublayers import build_dense
-from keras_flash.layers.sublayers import policy_config
+from keras_flash.layers.sublayers import ProjectionLayer
 from keras_flash.layers.validation import check_bool
 from keras_flash.layers.validation import check_choice
 from keras_flash.layers.validation import check_positions
@@ -20,7 +19,7 @@ from keras_flash.ops.flow_attention import flow_attention
 
 
 @keras.saving.register_keras_serializable(package="keras_flash")
-class FlowAttention(keras.layers.Layer):
+class FlowAttention(ProjectionLayer):
     """Flow-Attention, the attention of Flowformer.
 
     Values are sources and results are sinks of a flow. Each sink's incoming flow
@@ -159,15 +158,15 @@ class FlowAttention(keras.layers.Layer):
         key_units = self.num_heads * self.key_dim
         value_units = self.num_heads * (self.value_dim or self.key_dim)
         output_units = self.output_dim or query_shape[-1]
-        self.query_dense = build_dense(
-            self, "query_dense", query_shape[-1], key_units, 0
+        self.query_dense = self.build_dense(
+            "query_dense", query_shape[-1], key_units, 0
         )
-        self.key_dense = build_dense(self, "key_dense", key_shape[-1], key_units, 1)
-        self.value_dense = build_dense(
-            self, "value_dense", value_shape[-1], value_units, 2
+        self.key_dense = self.build_dense("key_dense", key_shape[-1], key_units, 1)
+        self.value_dense = self.build_dense(
+            "value_dense", value_shape[-1], value_units, 2
         )
-        self.output_dense = build_dense(
-            self, "output_dense", value_units, output_units, 3
+        self.output_dense = self.build_dense(
+            "output_dense", value_units, output_units, 3
         )
         self.dropout_layer = keras.layers.Dropout(
             self.dropout, dtype=self.dtype_policy, name="dropout"
@@ -277,7 +276,6 @@ class FlowAttention(keras.layers.Layer):
     def get_config(self):
         config = super().get_config()
         config.update(
-            policy_config(self),
             num_heads=self.num_heads,
             key_dim=self.key_dim,
             value_dim=self.value_dim,

@@ -6,8 +6,7 @@ from keras import ops
 from keras_flash.layers.relative_position_bias import KINDS
 from keras_flash.layers.relative_position_bias import RelativePositionBias
 from keras_flash.layers.scale_offset import ScaleOffset
-from keras_flash.layers.sublayers import build_dense
-from keras_flash.layers.sublayers import policy_config
+from keras_flash.layers.sublayers import ProjectionLayer
 from keras_flash.layers.validation import check_bool
 from keras_flash.layers.validation import check_choice
 from keras_flash.layers.validation import check_positions
@@ -25,7 +24,7 @@ from keras_flash.ops.rotary import rotary_cos_sin
 from keras_flash.ops.rotary import rotate
 
 
-class GatedLayer(keras.layers.Layer):
+class GatedLayer(ProjectionLayer):
     """`y = output_dense(u * attention(z, v))`.
 
     u = act(gate_dense x), v = act(value_dense x), z = act(base_dense x), and
@@ -84,10 +83,10 @@ class GatedLayer(keras.layers.Layer):
                 f"`expansion_factor` must leave at least one of {features} features. "
                 f"Received: expansion_factor={self.expansion_factor}"
             )
-        self.gate_dense = build_dense(self, "gate_dense", features, expanded, 0)
-        self.value_dense = build_dense(self, "value_dense", features, expanded, 1)
-        self.base_dense = build_dense(self, "base_dense", features, self.key_dim, 2)
-        self.output_dense = build_dense(self, "output_dense", expanded, features, 3)
+        self.gate_dense = self.build_dense("gate_dense", features, expanded, 0)
+        self.value_dense = self.build_dense("value_dense", features, expanded, 1)
+        self.base_dense = self.build_dense("base_dense", features, self.key_dim, 2)
+        self.output_dense = self.build_dense("output_dense", expanded, features, 3)
         self.scale_offset = ScaleOffset(
             num_outputs, dtype=self.dtype_policy, name="scale_offset"
         )
@@ -154,7 +153,6 @@ class GatedLayer(keras.layers.Layer):
     def get_config(self):
         config = super().get_config()
         config.update(
-            policy_config(self),
             key_dim=self.key_dim,
             expansion_factor=self.expansion_factor,
             causal=self.causal,

@@ -1,4 +1,4 @@
-"""What a layer made of Dense sublayers needs once: initializers and quantisation."""
+"""What layers made of Dense sublayers share: initializers and quantisation."""
 
 import keras
 
@@ -21,18 +21,47 @@ def clone_initializer(initializer, index):
     return initializer.__class__.from_config(config)
 
 
-def build_dense(layer, name, input_dim, units, index):
-    """A built Dense sublayer with the bias setting and initializers of `layer`."""
-    dense = keras.layers.Dense(
-        units,
-        use_bias=layer.use_bias,
-        kernel_initializer=clone_initializer(layer.kernel_initializer, index),
-        bias_initializer=clone_initializer(layer.bias_initializer, index),
-        dtype=layer.dtype_policy,
-        name=name,
-    )
-    dense.build((None, None, input_dim))
-    return dense
+class ProjectionLayer(keras.layers.Layer):
+    """A layer with Dense sublayers, which comes back from a file as it was quantised.
+
+    A subclass has `use_bias`, `kernel_initializer` and `bias_initializer`.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self._quantization = {}  # serialised, by the name of the sublayer
+
+    def build_dense(self, name, input_dim, units, index):
+        """A built Dense sublayer."""
+        quantization = self._quantization.get(name)
+        config = keras.saving.deserialize_keras_object(quantization)
+        dense = keras.layers.Dense(
+            units,
+            use_bias=self.use_bias,
+            kernel_initializer=clone_initializer(self.kernel_initializer, index),
+            bias_initializer=clone_initializer(self.bias_initializer, index),
+            dtype=self.dtype_policy,
+            name=name,
+            **({} if config is None else {"quantization_config": config}),
+        )
+        dense.build((None, None, input_dim))
+        return dense
+
+    def get_config(self):
+        return {**super().get_config(), **policy_config(self)}
+
+    def get_build_config(self):
+        own = {
+            sublayer.name: keras.saving.serialize_keras_object(config)
+            for sublayer in self._flatten_layers(include_self=False)
+            if (config := getattr(sublayer, "quantization_config", None)) is not None
+        }
+        config = super().get_build_config()
+        return {**config, "quantization": own} if own else config
+
+    def build_from_config(self, config):
+        self._quantization = config.get("quantization", {})
+        super().build_from_config(config)
 
 
 def policy_config(layer):

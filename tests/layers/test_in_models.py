@@ -406,6 +406,17 @@ def test_quantize_and_reload(family, mode, tmp_path):
 
 
 @each_family
+def test_quantize_with_options_and_reload(family, tmp_path):
+    model, x = residual_model(family), normal(2, 9, 8)
+    config = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
+    model.quantize(config=config)
+    quantized = to_numpy(model(x))
+    model.save(tmp_path / "quantized.keras")
+    again = keras.saving.load_model(tmp_path / "quantized.keras")
+    assert error(again(x), quantized) < 1e-6
+
+
+@each_family
 def test_weights_file_of_a_subclassed_model(family, tmp_path):
     class Subclassed(keras.Model):
         def __init__(self):
