@@ -21,8 +21,15 @@ def _fresh():
     keras.config.set_dtype_policy("float32")
 
 
+LONGEST = ("test_examples.py", "test_interchange.py")
+
+
 def pytest_collection_modifyitems(items):
-    """Tests of one layer share a worker, and there what JAX has compiled."""
+    """The longest tests come first, so that no worker is left alone with them.
+
+    Tests of one layer share a worker, and there what JAX has compiled.
+    """
+    items.sort(key=lambda item: item.path.name not in LONGEST)
     for item in items:
         if hasattr(item, "callspec"):
             parameters = item.callspec.params
