@@ -64,12 +64,11 @@ def needed_operations(name, length):
     if kind == "FlowAttention":
         head = WIDTH // HEADS
         return 2 * length * (4 * WIDTH * WIDTH + 2 * HEADS * head * head)
+    span = min(CHUNK, length) if kind == "MixedChunkAttention" else length
+    pairs = length * ((span + 1) / 2 if label == "causal" else span)
     if kind == "MultiHeadAttention":
-        pairs = length * ((length + 1) / 2 if label == "causal" else length)
         return 2 * (4 * length * WIDTH * WIDTH + 2 * pairs * WIDTH)
     projections = 2 * length * WIDTH * (3 * EXPANDED + KEY_DIM)
-    span = length if kind == "GatedAttentionUnit" else min(CHUNK, length)
-    pairs = length * ((span + 1) / 2 if label == "causal" else span)
     attention = 2 * pairs * (KEY_DIM + EXPANDED)
     if kind == "MixedChunkAttention":
         attention += 4 * length * KEY_DIM * EXPANDED
