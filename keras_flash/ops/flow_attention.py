@@ -27,6 +27,7 @@ from keras_flash.ops.scan import inclusive_scan
 from keras_flash.ops.scan import merge_axis
 from keras_flash.ops.scan import pad_axis
 from keras_flash.ops.scan import split_axis
+from keras_flash.ops.segments import keep_where
 
 CHUNK = 64  # the causal form's tile; no result depends on it
 
@@ -85,10 +86,10 @@ def flow_attention(
     query_mask = _mask_heads(query_mask, q, num_heads)  # (n, t)
     key_mask = _mask_heads(key_mask, k, num_heads)  # (n, s)
     if masked:  # 0 times what is not finite is not 0
-        v = _where_real(key_mask, v)
-    k = _where_real(key_mask, k)
+        v = keep_where(key_mask, v)
+    k = keep_where(key_mask, k)
     # A masked query keeps its row for its own result, which nobody reads.
-    q_sum = _where_real(query_mask, q)
+    q_sum = keep_where(query_mask, q)
     form = _causal if causal else _full
     outputs, flow = form(
         q,
@@ -126,11 +127,6 @@ def _mask_heads(mask, x, num_heads):
     return ops.reshape(mask, (-1, ops.shape(mask)[2]))
 
 
-def _where_real(mask, x):
-    """`x` `(n, t, d)` with zeros at masked positions."""
-    return ops.where(ops.expand_dims(mask, -1), x, 0.0)
-
-
 def _dot(first, second):
     return ops.sum(first * second, axis=-1)
 
@@ -144,7 +140,7 @@ def _full(q, q_sum, k, v, query_mask, key_mask, competition, allocation, clip, e
     incoming = _dot(q + eps, total(k) + eps)  # (n, t)
     outgoing = _dot(k + eps, total(q_sum) + eps)  # (n, s)
     sink = _dot(q + eps, total(k / ops.expand_dims(outgoing, -1)) + eps)
-    q_over = _where_real(query_mask, q / ops.expand_dims(incoming, -1))
+    q_over = keep_where(query_mask, q / ops.expand_dims(incoming, -1))
     source = _dot(k + eps, total(q_over) + eps)
     if clip is not None:
         source = ops.clip(source, -clip, clip)
@@ -179,7 +175,7 @@ def _causal(q, q_sum, k, v, _, mask, competition, allocation, clip, eps):
     incoming = _dot(q + eps, _running_sum(k) + eps)
     outgoing = _dot(k + eps, _running_sum(q_sum) + eps)
     k_over = k * ops.expand_dims(count / outgoing, -1)
-    q_over = _where_real(mask, q * ops.expand_dims(count / incoming, -1))
+    q_over = keep_where(mask, q * ops.expand_dims(count / incoming, -1))
     sink = _dot(q + eps, _running_sum(k_over) + eps) / count
     source = _dot(k + eps, _running_sum(q_over) + eps) / count
     if clip is not None:

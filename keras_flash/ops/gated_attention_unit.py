@@ -13,6 +13,7 @@ from keras_flash.ops.activations import attention_weights
 from keras_flash.ops.activations import relu_squared
 from keras_flash.ops.numerics import at_least_float32
 from keras_flash.ops.relative_position_bias import toeplitz_matrix
+from keras_flash.ops.segments import keep_where
 from keras_flash.ops.segments import run_numbers
 from keras_flash.ops.segments import visible_keys
 
@@ -57,7 +58,7 @@ def gated_attention(
     """
     queries, keys, values = map(at_least_float32, (queries, keys, values))
     if mask is not None:  # 0 times what is not finite is not 0
-        values = ops.where(ops.expand_dims(mask, -1), values, 0.0)
+        values = keep_where(mask, values)
     length = queries.shape[1]
     known = isinstance(length, int)
     if not known:

@@ -23,6 +23,7 @@ from keras_flash.ops.scan import inclusive_scan
 from keras_flash.ops.scan import merge_axis
 from keras_flash.ops.scan import pad_axis
 from keras_flash.ops.scan import split_axis
+from keras_flash.ops.segments import keep_where
 from keras_flash.ops.segments import run_numbers
 from keras_flash.ops.segments import visible_keys
 
@@ -69,7 +70,7 @@ def mixed_chunk_attention(
     if mask is None:
         mask = ops.ones_like(values[:, :, 0], dtype="bool")
     else:  # 0 times what is not finite is not 0
-        values = ops.where(ops.expand_dims(mask, -1), values, 0.0)
+        values = keep_where(mask, values)
 
     def chunks(x, fill=0):
         return split_axis(pad_axis(x, padding, fill), num_chunks, size)
@@ -96,7 +97,7 @@ def mixed_chunk_attention(
         )
     if linear is not None:
         queries, keys = [chunks(at_least_float32(x)) for x in linear]
-        keys = ops.where(ops.expand_dims(mask, -1), keys, 0.0)
+        keys = keep_where(mask, keys)
         total = {"mean": None, "chunk": chunk_size, "sum": 1}[global_normalization]
         if runs is not None:
             across = _global_segments(queries, keys, values, mask, runs, causal, total)
@@ -182,7 +183,7 @@ def _carry(keys, values, mask, runs, border_runs):
         chunk. The first chunk receives run -2, which no token has.
     """
     leaving = ops.equal(runs, ops.expand_dims(border_runs, 2))
-    summaries = _summaries(ops.where(ops.expand_dims(leaving, -1), keys, 0.0), values)
+    summaries = _summaries(keep_where(leaving, keys), values)
     counts = _count(ops.logical_and(mask, leaving))
 
     def combine(earlier, later):
@@ -223,7 +224,7 @@ def _global_segments(queries, keys, values, mask, runs, causal, total):
         count = count + ops.sum(ops.cast(inside, "int32"), axis=-1)
     queries = _divide(queries, count, total)
     outputs = sum(
-        ops.matmul(ops.where(ops.expand_dims(hit, -1), queries, 0.0), state)
+        ops.matmul(keep_where(hit, queries), state)
         for hit, (_, state, _) in zip(hits, ways)
     )
     if not causal:

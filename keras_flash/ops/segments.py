@@ -56,5 +56,10 @@ def visible_keys(
     return visible
 
 
+def keep_where(mask, x):
+    """`x` `(..., t, d)` with zeros where the boolean `mask` `(..., t)` is False."""
+    return ops.where(ops.expand_dims(mask, -1), x, 0.0)
+
+
 def _and(first, second):
     return second if first is None else ops.logical_and(first, second)
