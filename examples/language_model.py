@@ -159,7 +159,9 @@ def train(model, text, steps, learning_rate, seed, verbose=1):
         global_clipnorm=CLIP_NORM,
     )
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer, loss)
+    # Keras uses XLA on a CPU with JAX alone unless it is told to.
+    on_tensorflow = keras.backend.backend() == "tensorflow"
+    model.compile(optimizer, loss, jit_compile=on_tensorflow or "auto")
     history = StepHistory()
     inputs, targets = training_windows(text, steps, seed)
     model.fit(
