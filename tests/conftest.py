@@ -27,7 +27,7 @@ LONGEST = ("test_examples.py", "test_interchange.py")
 def pytest_collection_modifyitems(items):
     """The longest tests come first, so that no worker is left alone with them.
 
-    Tests of one layer share a worker, and there what JAX has compiled.
+    Tests of one kind of layer share a worker, and there what JAX has compiled.
     """
     items.sort(key=lambda item: item.path.name not in LONGEST)
     for item in items:
@@ -35,4 +35,5 @@ def pytest_collection_modifyitems(items):
             parameters = item.callspec.params
             group = parameters.get("name") or parameters.get("family")
             if group:
-                item.add_marker(pytest.mark.xdist_group(str(group)))
+                group = "-".join(str(group).split("-")[:2])
+                item.add_marker(pytest.mark.xdist_group(group))

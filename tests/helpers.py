@@ -40,10 +40,8 @@ def weights_of(layer):
 
 
 def run(layer, *args, **kwargs):
-    """Outputs in inference, as NumPy; on JAX compiled, since op by op is slow."""
-    if BACKEND == "jax":
-        outputs = _jitted(layer)(args, kwargs)
-    elif BACKEND == "torch":
+    """Outputs in inference, op by op, as NumPy."""
+    if BACKEND == "torch":
         import torch
 
         with torch.no_grad():
@@ -51,45 +49,6 @@ def run(layer, *args, **kwargs):
     else:
         outputs = layer(*args, **kwargs)
     return keras.tree.map_structure(to_numpy, outputs)
-
-
-def _jitted(layer):
-    import jax
-
-    if not hasattr(layer, "_test_jit"):
-
-        def call(trainable, non_trainable, args, kwargs):
-            return layer.stateless_call(trainable, non_trainable, *args, **kwargs)[0]
-
-        function = jax.jit(call)
-
-        def wrapped(args, kwargs):
-            trainable = [v.value for v in layer.trainable_variables]
-            state = [v.value for v in layer.non_trainable_variables]
-            return function(trainable, state, args, kwargs)
-
-        object.__setattr__(layer, "_test_jit", wrapped)
-    return layer._test_jit
-
-
-def _jitted_gradient(layer):
-    import jax
-
-    if not hasattr(layer, "_test_gradient"):
-
-        def value(x, trainable, state, cotangent, kwargs):
-            y, _ = layer.stateless_call(trainable, state, x, **kwargs)
-            return (y.astype("float32") * cotangent).sum()
-
-        function = jax.jit(jax.grad(value, argnums=(0, 1)))
-
-        def wrapped(x, cotangent, kwargs):
-            trainable = [v.value for v in layer.trainable_variables]
-            state = [v.value for v in layer.non_trainable_variables]
-            return function(jax.numpy.asarray(x), trainable, state, cotangent, kwargs)
-
-        object.__setattr__(layer, "_test_gradient", wrapped)
-    return layer._test_gradient
 
 
 def gradients(layer, cotangent, inputs, **kwargs):
@@ -108,8 +67,16 @@ def gradients(layer, cotangent, inputs, **kwargs):
             value = tf.reduce_sum(tf.cast(y, "float32") * cotangent)
         found = tape.gradient(value, [x, *(w.value for w in layer.trainable_variables)])
     elif BACKEND == "jax":
-        x_gradient, others = _jitted_gradient(layer)(inputs, cotangent, kwargs)
-        found = [x_gradient, *others]
+        import jax
+
+        def value(x, trainable):
+            state = [v.value for v in layer.non_trainable_variables]
+            y, _ = layer.stateless_call(trainable, state, x, **kwargs)
+            return (y.astype("float32") * cotangent).sum()
+
+        trainable = [v.value for v in layer.trainable_variables]
+        pair = jax.grad(value, argnums=(0, 1))(jax.numpy.asarray(inputs), trainable)
+        found = [pair[0], *pair[1]]
     else:
         import torch
 
