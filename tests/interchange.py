@@ -16,6 +16,7 @@ from tests.catalogue import is_flow
 from tests.helpers import error
 from tests.helpers import normal
 from tests.helpers import set_weights
+from tests.helpers import to_numpy
 
 
 def every_layer():
@@ -31,7 +32,7 @@ def every_layer():
 
 def write(folder):
     model, x = every_layer(), normal(2, 9, WIDTH)
-    np.savez(folder / "arrays.npz", *model.predict_on_batch(x), x=x)
+    np.savez(folder / "arrays.npz", *map(to_numpy, model(x)), x=x)
     model.save(folder / "model.keras")
 
 
@@ -39,8 +40,7 @@ def largest_error(folder):
     with np.load(folder / "arrays.npz") as arrays:
         x, wanted = arrays["x"], [arrays[f"arr_{i}"] for i in range(len(VARIANTS))]
     model = keras.saving.load_model(folder / "model.keras")
-    results = model.predict_on_batch(x)
-    return max(map(error, results, wanted))
+    return max(map(error, model(x), wanted))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """The examples and benchmarks run, from start to end, at a few steps."""
 
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -19,13 +18,8 @@ import language_model  # noqa: E402
 
 
 def run(*command):
-    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     done = subprocess.run(
-        [sys.executable, *command],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
+        [sys.executable, *command], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

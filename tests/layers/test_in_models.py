@@ -147,7 +147,7 @@ def test_symbolic_length(family):
     shapes = [((2, t, WIDTH), "float32"), ((2, t), "bool"), ((2, t), "int32")]
     arguments = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
     exported = jax.export.export(jax.jit(call))(*arguments)
-    for length in (1, 9, 300):
+    for length in (1, 70):
         x = normal(2, length, WIDTH)
         mask = np.random.default_rng(1).random((2, length)) < 0.8
         ids = np.cumsum(np.random.default_rng(2).random((2, length)) < 0.1, axis=1)
@@ -182,7 +182,7 @@ def test_one_graph_serves_every_length(name, jit_compile):
         extra = {} if is_flow(name) else {"segment_ids": ids}
         return layer(x, mask=mask, **extra)
 
-    for length in (1, CHUNK, 3 * CHUNK + 5):
+    for length in (1, 3 * CHUNK + 5):
         x = normal(2, length, WIDTH)
         mask = np.random.default_rng(1).random((2, length)) < 0.8
         ids = np.repeat([[0] * (length // 2) + [1] * (length - length // 2)], 2, 0)
