@@ -11,7 +11,8 @@ def error(result, expected):
     result, expected = to_numpy(result), np.asarray(expected, "float64")
     assert result.shape == expected.shape
     assert np.isfinite(result).all()
-    return np.abs(result - expected).max(initial=0) / max(np.abs(expected).max(), 1e-30)
+    size = max(np.abs(expected).max(initial=0), 1e-30)
+    return np.abs(result - expected).max(initial=0) / size
 
 
 def to_numpy(x):

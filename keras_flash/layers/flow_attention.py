@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_flash.layers.sublayers import ProjectionLayer
+from keras_flash.layers.streaming_layer import StreamingLayer
 from keras_flash.layers.validation import check_bool
 from keras_flash.layers.validation import check_choice
 from keras_flash.layers.validation import check_positions
@@ -16,10 +16,11 @@ from keras_flash.layers.validation import merge_masks
 from keras_flash.layers.validation import pass_on_mask
 from keras_flash.ops.flow_attention import FEATURE_MAPS
 from keras_flash.ops.flow_attention import flow_attention
+from keras_flash.ops.flow_attention_stream import flow_attention_stream
 
 
 @keras.saving.register_keras_serializable(package="keras_flash")
-class FlowAttention(ProjectionLayer):
+class FlowAttention(StreamingLayer):
     """Flow-Attention, the attention of Flowformer.
 
     Values are sources and results are sinks of a flow. Each sink's incoming flow
@@ -38,6 +39,10 @@ class FlowAttention(ProjectionLayer):
     head; t query position, s key position. Causal: each sum runs up to the same
     position, with the number of positions so far in place of L and S. Wu et al.,
     2022, section 3.2 and appendix A. Time and memory are linear in the length.
+
+    Streaming: a causal layer continues self-attention by `stream`, at a cost a token
+    and with a state, sums of (num_heads, key_dim, value_dim) at most, that do not
+    depend on the position.
 
     Masking: masked keys leave every sum, the softmax and S; masked queries leave the
     outgoing sums and L. Outputs of masked queries are finite and otherwise
@@ -184,31 +189,63 @@ class FlowAttention(ProjectionLayer):
         training=None,
     ):
         self._check_call(query, value, key, query_mask, value_mask, key_mask)
-        key = value if key is None else key
         outputs, flow = flow_attention(
-            self._split_heads(self.query_dense(query)),
-            self._split_heads(self.key_dense(key)),
-            self._split_heads(self.value_dense(value)),
+            *self._project(query, value if key is None else key, value),
             query_mask=merge_masks(query_mask),
             key_mask=merge_masks(value_mask, key_mask),
             causal=self.causal,
+            **self._flow_options,
+        )
+        outputs = self._merge_heads(outputs)
+        outputs = self.output_dense(self.dropout_layer(outputs, training=training))
+        return (outputs, flow) if return_flow else outputs
+
+    def _stream(self, inputs, state, length):
+        outputs, state = flow_attention_stream(
+            *self._project(inputs, inputs, inputs), state, length, **self._flow_options
+        )
+        return self.output_dense(self._merge_heads(outputs)), state
+
+    def _state_spec(self):
+        key_dim, value_dim = self.key_dim, self.value_dim or self.key_dim
+        sums = "keys", "queries", "keys_over", "queries_over"
+        scalars = "maximum", "total"
+        heads, dtype = self.num_heads, self._sum_dtype
+        return {
+            "position": ((), "int32"),
+            **{name: ((heads, key_dim), dtype) for name in sums},
+            **{name: ((heads,), dtype) for name in scalars},
+            "summary": ((heads, key_dim, value_dim), dtype),
+        }
+
+    def _project(self, query, key, value):
+        """Queries, keys and values, `(b, h, t, d)`."""
+        return (
+            self._split_heads(self.query_dense(query)),
+            self._split_heads(self.key_dense(key)),
+            self._split_heads(self.value_dense(value)),
+        )
+
+    @property
+    def _flow_options(self):
+        return dict(
             feature_map=self.feature_map,
             competition=self.competition,
             allocation=self.allocation,
             competition_clip=self.competition_clip,
             epsilon=self.epsilon,
         )
-        outputs = ops.transpose(outputs, (0, 2, 1, 3))  # (b, t, h, e)
-        features = self.num_heads * (self.value_dim or self.key_dim)
-        outputs = ops.reshape(outputs, (-1, ops.shape(query)[1], features))
-        outputs = self.output_dense(self.dropout_layer(outputs, training=training))
-        return (outputs, flow) if return_flow else outputs
 
     def _split_heads(self, x):
         """`(b, t, h * d)` to `(b, h, t, d)`."""
         features = x.shape[-1] // self.num_heads
         x = ops.reshape(x, (-1, ops.shape(x)[1], self.num_heads, features))
         return ops.transpose(x, (0, 2, 1, 3))
+
+    def _merge_heads(self, x):
+        """The way back."""
+        x = ops.transpose(x, (0, 2, 1, 3))  # (b, t, h, e)
+        return ops.reshape(x, (-1, ops.shape(x)[1], x.shape[2] * x.shape[3]))
 
     def _check_shapes(self, query_shape, value_shape, key_shape):
         check_sequence_shape("query", query_shape)

@@ -6,6 +6,8 @@ from keras_flash.layers.gated_layer import GatedLayer
 from keras_flash.layers.validation import check_positive_int
 from keras_flash.layers.validation import check_unset
 from keras_flash.ops.gated_attention_unit import gated_attention
+from keras_flash.ops.gated_attention_unit_stream import gated_attention_stream
+from keras_flash.ops.numerics import read
 
 MAX_BIAS_LENGTH = 512
 
@@ -28,6 +30,9 @@ class GatedAttentionUnit(GatedLayer):
     half of the scores that its mask keeps, and no layer holds a (t, t) matrix in
     inference, where the length is known when the call is traced; with an unknown
     length the whole matrix is computed.
+
+    Streaming: a causal layer continues a sequence by `stream`, from a key/value cache
+    of fixed size that `get_initial_state(batch_size, max_length)` makes.
 
     Masking: masked tokens are no keys and do not count in n_t. Their own outputs
     are finite and otherwise unspecified. The mask is passed on.
@@ -132,6 +137,64 @@ class GatedAttentionUnit(GatedLayer):
             causal=self.causal,
             activation=self.attention_activation,
             normalization_length=self.normalization_length,
+        )
+
+    def get_initial_state(self, batch_size, max_length):
+        """A key/value cache with room for `max_length` tokens.
+
+        Args:
+            batch_size: int, or a scalar int tensor.
+            max_length: int. `stream` refuses to run past it; where a compiled step
+                cannot see how far it has come, it gives NaN from there on.
+
+        Returns:
+            Dict of tensors, each with the batch as its first axis.
+
+        Raises:
+            ValueError: where the layer is not built or not causal, or a size is
+                not positive.
+        """
+        check_positive_int("max_length", max_length)
+        return self._make_state(batch_size, max_length=max_length)
+
+    def _state_spec(self, max_length):
+        expanded = self.value_dense.units
+        return {
+            "position": ((), "int32"),
+            "keys": ((max_length, self.key_dim), self.compute_dtype),
+            "values": ((max_length, expanded), self.compute_dtype),
+        }
+
+    def _state_spec_of(self, state):
+        keys = state.get("keys") if isinstance(state, dict) else None
+        shape = tuple(getattr(keys, "shape", ()))
+        return self._state_spec(max_length=shape[1] if len(shape) == 3 else None)
+
+    def _attend_stream(self, views, value, state, length):
+        self._check_room(state, length)
+        query, key = views
+        return gated_attention_stream(
+            query,
+            key,
+            value,
+            state,
+            length,
+            bias=self._bias,
+            activation=self.attention_activation,
+            normalization_length=self.normalization_length,
+        )
+
+    def _check_room(self, state, length):
+        position, added = read(state["position"]), read(length)
+        max_length = state["keys"].shape[1]
+        if position is None or added is None:
+            return
+        if (position + added <= max_length).all():
+            return
+        raise ValueError(
+            "`inputs` must fit into the `max_length` of the state, here "
+            f"{max_length}. Received: {int(added)} tokens after "
+            f"{int(position.max())}"
         )
 
     def get_config(self):

@@ -6,7 +6,7 @@ from keras import ops
 from keras_flash.layers.relative_position_bias import KINDS
 from keras_flash.layers.relative_position_bias import RelativePositionBias
 from keras_flash.layers.scale_offset import ScaleOffset
-from keras_flash.layers.sublayers import ProjectionLayer
+from keras_flash.layers.streaming_layer import StreamingLayer
 from keras_flash.layers.validation import check_bool
 from keras_flash.layers.validation import check_choice
 from keras_flash.layers.validation import check_positions
@@ -24,12 +24,13 @@ from keras_flash.ops.rotary import rotary_cos_sin
 from keras_flash.ops.rotary import rotate
 
 
-class GatedLayer(ProjectionLayer):
+class GatedLayer(StreamingLayer):
     """`y = output_dense(u * attention(z, v))`.
 
     u = act(gate_dense x), v = act(value_dense x), z = act(base_dense x), and
     `scale_offset` turns z into queries and keys. A subclass gives the attention as
-    `_attend(views, value, mask, segment_ids)`, which returns `(b, t, e)`.
+    `_attend(views, value, mask, segment_ids)`, which returns `(b, t, e)`, and as
+    `_attend_stream(views, value, state, length)`, which returns the new state too.
     """
 
     def __init__(
@@ -111,20 +112,39 @@ class GatedLayer(ProjectionLayer):
         self, inputs, mask=None, segment_ids=None, inputs_mask=None, training=None
     ):
         self._check_call(inputs, mask, segment_ids, inputs_mask)
-        gate = self.activation(self.gate_dense(inputs))
-        value = self.activation(self.value_dense(inputs))
-        base = self.activation(self.base_dense(inputs))
-        views = self.scale_offset(base)
-        if self.use_rotary:
-            positions = ops.arange(0, ops.shape(inputs)[1], dtype="int32")
-            cos, sin = rotary_cos_sin(positions, self.key_dim)
-            views = [rotate(view, cos, sin) for view in views]
+        positions = ops.arange(0, ops.shape(inputs)[1], dtype="int32")
+        gate, value, views = self._project(inputs, positions)
         attended = self._attend(
             views, value, merge_masks(mask, inputs_mask), segment_ids
         )
-        gated = ops.cast(at_least_float32(gate) * attended, self.compute_dtype)
-        gated = self.dropout_layer(gated, training=training)
-        return self.output_dense(gated)
+        return self.output_dense(
+            self.dropout_layer(self._gate(gate, attended), training=training)
+        )
+
+    def _stream(self, inputs, state, length):
+        places = ops.arange(0, ops.shape(inputs)[1], dtype="int32")
+        positions = ops.expand_dims(state["position"], 1) + places  # (b, t)
+        gate, value, views = self._project(inputs, positions)
+        attended, state = self._attend_stream(views, value, state, length)
+        return self.output_dense(self._gate(gate, attended)), state
+
+    def _project(self, inputs, positions):
+        """The gate u, the values v, and the queries and keys."""
+        gate = self.activation(self.gate_dense(inputs))
+        value = self.activation(self.value_dense(inputs))
+        views = self.scale_offset(self.activation(self.base_dense(inputs)))
+        if self.use_rotary:
+            cos, sin = rotary_cos_sin(positions, self.key_dim)
+            views = [rotate(view, cos, sin) for view in views]
+        return gate, value, views
+
+    def _gate(self, gate, attended):
+        return ops.cast(at_least_float32(gate) * attended, self.compute_dtype)
+
+    @property
+    def _bias(self):
+        """The position bias as a function of distances, or `None`."""
+        return None if self.position_bias is None else self.position_bias.by_distance
 
     def _bias_by_distance(self, length):
         """The position bias for distances from -(length - 1) to length - 1."""

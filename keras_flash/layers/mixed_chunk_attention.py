@@ -9,6 +9,7 @@ from keras_flash.layers.validation import check_positive_int
 from keras_flash.layers.validation import check_unset
 from keras_flash.ops.activations import relu_squared
 from keras_flash.ops.mixed_chunk_attention import mixed_chunk_attention
+from keras_flash.ops.mixed_chunk_attention_stream import mixed_chunk_attention_stream
 
 BRANCHES = ("both", "local", "global")
 NORMALIZATIONS = ("mean", "chunk", "sum")
@@ -32,6 +33,10 @@ class MixedChunkAttention(GatedLayer):
 
     Time and memory are linear in the length. Any length works; padding to whole
     chunks is internal and leaves no trace.
+
+    Streaming: a causal layer continues a sequence by `stream`, at a cost a token and
+    with a state, one chunk of keys and values and two (key_dim, e) matrices, that do
+    not depend on the position.
 
     Masking: masked tokens are no keys and do not count in m. Their own outputs are
     finite and otherwise unspecified. The mask is passed on.
@@ -166,6 +171,31 @@ class MixedChunkAttention(GatedLayer):
             mask=mask,
             segment_ids=segment_ids,
             causal=self.causal,
+            activation=self.attention_activation,
+            scale_scores=self.scale_scores,
+            global_normalization=self.global_normalization,
+        )
+
+    def _state_spec(self):
+        expanded = self.value_dense.units
+        spec = {"position": ((), "int32")}
+        if self.branches != "global":
+            spec["keys"] = ((self.chunk_size, self.key_dim), self.compute_dtype)
+            spec["values"] = ((self.chunk_size, expanded), self.compute_dtype)
+        if self.branches != "local":
+            spec["summary"] = ((self.key_dim, expanded), self._sum_dtype)
+            spec["pending"] = ((self.key_dim, expanded), self._sum_dtype)
+        return spec
+
+    def _attend_stream(self, views, value, state, length):
+        return mixed_chunk_attention_stream(
+            None if self.branches == "global" else views[:2],
+            None if self.branches == "local" else views[-2:],
+            value,
+            state,
+            length,
+            self.chunk_size,
+            bias=self._bias,
             activation=self.attention_activation,
             scale_scores=self.scale_scores,
             global_normalization=self.global_normalization,

@@ -3,6 +3,8 @@
 from keras import backend
 from keras import ops
 
+from keras_flash.ops.numerics import read
+
 
 def check_positive_int(name, value, alternative=""):
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -106,3 +108,61 @@ def merge_masks(*masks):
 def pass_on_mask(inputs, previous_mask):
     """The mask of a layer's outputs: the one it was given and that of its inputs."""
     return merge_masks(previous_mask, getattr(inputs, "_keras_mask", None))
+
+
+def check_state(state, spec, batch_size):
+    """A streaming state: the leaves of `spec`, for the batch of the inputs.
+
+    Returns:
+        The state as tensors.
+    """
+    source = "`state` must be what `get_initial_state` or `stream` of this layer gave"
+    if not isinstance(state, dict) or set(state) != set(spec):
+        given = sorted(state) if isinstance(state, dict) else state
+        raise ValueError(
+            f"{source}, a dict of {', '.join(sorted(spec))}. Received: state={given}"
+        )
+    checked = {}
+    for name, (shape, dtype) in spec.items():
+        leaf = ops.convert_to_tensor(state[name])
+        given, wanted = tuple(leaf.shape), (batch_size, *shape)
+        received = f"Received: state[{name!r}].shape={given}"
+        if len(given) != len(wanted) or given[1:] != wanted[1:]:
+            raise ValueError(f"{source}, here with shape {wanted}. {received}")
+        if None not in (given[0], batch_size) and given[0] != batch_size:
+            raise ValueError(
+                f"`state` must have the batch size of `inputs`, {batch_size}. "
+                f"{received}"
+            )
+        found = backend.standardize_dtype(leaf.dtype)
+        if found != dtype:
+            raise ValueError(
+                f"{source} under this dtype policy, here {dtype}. "
+                f"Received: state[{name!r}].dtype={found}"
+            )
+        checked[name] = leaf
+    return checked
+
+
+def check_length(length, inputs):
+    """How many tokens of a piece count: an int, or a scalar int tensor."""
+    if length is None:
+        return ops.shape(inputs)[1]
+    is_tensor = ops.is_tensor(length)
+    if is_tensor or hasattr(length, "dtype"):
+        dtype, rank = backend.standardize_dtype(length.dtype), len(length.shape)
+    else:
+        dtype, rank = type(length).__name__, 0
+    value = read(length) if is_tensor else length
+    size = inputs.shape[1]
+    if (
+        rank
+        or not dtype.startswith(("int", "uint"))
+        or (value is not None and value < 0)
+        or (None not in (value, size) and value > size)
+    ):
+        raise ValueError(
+            "`length` must be an integer, or a scalar tensor of one, from 0 to the "
+            f"length of `inputs`, {size}. Received: length={length}"
+        )
+    return ops.cast(length, "int32") if is_tensor else int(length)

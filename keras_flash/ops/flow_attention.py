@@ -1,4 +1,4 @@
-"""Flow-Attention (Wu et al., 2022, section 3.2), full and causal.
+"""Flow-Attention (Wu et al., 2022, section 3.2).
 
 Values are sources, results are sinks, `phi(q) . phi(k)` is the capacity between
 them. With q, k already mapped, L queries and S keys:
@@ -10,26 +10,21 @@ them. With q, k already mapped, L queries and S keys:
     y_t = allocation_t (q_t / I_t) . sum_s k_s (competition_s v_s)^T
     competition_s = S softmax_s(O'_s)         allocation_t = sigmoid(I'_t L / S)
 
-Causal: each sum runs up to the same position, and with n_t the number of positions
-so far the reciprocals are n_s / O_s and n_t / I_t, both results over n_t.
+`causal_flow.py` has the causal form.
 
-b batch, h head, g chunk index, c position in a chunk, t query position, s key
-position, d key feature, e value feature. Inside, batch and head are one axis n.
+b batch, h head, t query position, s key position, d key feature, e value feature.
+Inside, batch and head are one axis n.
 """
 
 from keras import ops
 
 from keras_flash.ops.activations import LARGE
 from keras_flash.ops.activations import softmax
+from keras_flash.ops.causal_flow import causal_flow
+from keras_flash.ops.causal_flow import dot
+from keras_flash.ops.causal_flow import initial_flow
 from keras_flash.ops.numerics import at_least_float32
-from keras_flash.ops.scan import exclusive
-from keras_flash.ops.scan import inclusive_scan
-from keras_flash.ops.scan import merge_axis
-from keras_flash.ops.scan import pad_axis
-from keras_flash.ops.scan import split_axis
 from keras_flash.ops.segments import keep_where
-
-CHUNK = 64  # the causal form's tile; no result depends on it
 
 FEATURE_MAPS = {
     "sigmoid": ops.sigmoid,
@@ -83,26 +78,19 @@ def flow_attention(
     k = phi(at_least_float32(merge_heads(keys)))
     v = at_least_float32(merge_heads(values))
     masked = key_mask is not None
-    query_mask = _mask_heads(query_mask, q, num_heads)  # (n, t)
-    key_mask = _mask_heads(key_mask, k, num_heads)  # (n, s)
+    query_mask = mask_heads(query_mask, q, num_heads)  # (n, t)
+    key_mask = mask_heads(key_mask, k, num_heads)  # (n, s)
     if masked:  # 0 times what is not finite is not 0
         v = keep_where(key_mask, v)
     k = keep_where(key_mask, k)
     # A masked query keeps its row for its own result, which nobody reads.
     q_sum = keep_where(query_mask, q)
-    form = _causal if causal else _full
-    outputs, flow = form(
-        q,
-        q_sum,
-        k,
-        v,
-        query_mask,
-        key_mask,
-        competition,
-        allocation,
-        competition_clip,
-        epsilon,
-    )
+    options = competition, allocation, competition_clip, epsilon
+    if causal:
+        state = initial_flow(q, v)
+        outputs, flow, _ = causal_flow(q, q_sum, k, v, key_mask, state, *options)
+    else:
+        outputs, flow = _full(q, q_sum, k, v, query_mask, key_mask, *options)
     split = split_heads(num_heads)
     return ops.cast(split(outputs), dtype), {
         name: ops.squeeze(split(ops.expand_dims(x, -1)), -1) for name, x in flow.items()
@@ -119,16 +107,12 @@ def split_heads(num_heads):
     return lambda x: ops.reshape(x, (-1, num_heads, ops.shape(x)[1], x.shape[2]))
 
 
-def _mask_heads(mask, x, num_heads):
+def mask_heads(mask, x, num_heads):
     """A `(b, t)` mask, or None for all True, as `(b h, t)`."""
     if mask is None:
         return ops.ones_like(x[:, :, 0], dtype="bool")
     mask = ops.repeat(ops.expand_dims(mask, 1), num_heads, axis=1)
     return ops.reshape(mask, (-1, ops.shape(mask)[2]))
-
-
-def _dot(first, second):
-    return ops.sum(first * second, axis=-1)
 
 
 def _full(q, q_sum, k, v, query_mask, key_mask, competition, allocation, clip, eps):
@@ -137,11 +121,11 @@ def _full(q, q_sum, k, v, query_mask, key_mask, competition, allocation, clip, e
 
     count_q = total(ops.cast(query_mask, q.dtype))  # (n, 1), L
     count_k = total(ops.cast(key_mask, q.dtype))  # (n, 1), S
-    incoming = _dot(q + eps, total(k) + eps)  # (n, t)
-    outgoing = _dot(k + eps, total(q_sum) + eps)  # (n, s)
-    sink = _dot(q + eps, total(k / ops.expand_dims(outgoing, -1)) + eps)
+    incoming = dot(q + eps, total(k) + eps)  # (n, t)
+    outgoing = dot(k + eps, total(q_sum) + eps)  # (n, s)
+    sink = dot(q + eps, total(k / ops.expand_dims(outgoing, -1)) + eps)
     q_over = keep_where(query_mask, q / ops.expand_dims(incoming, -1))
-    source = _dot(k + eps, total(q_over) + eps)
+    source = dot(k + eps, total(q_over) + eps)
     if clip is not None:
         source = ops.clip(source, -clip, clip)
 
@@ -167,82 +151,3 @@ def _full(q, q_sum, k, v, query_mask, key_mask, competition, allocation, clip, e
         "competition": competing,
         "allocation": allocated,
     }
-
-
-def _causal(q, q_sum, k, v, _, mask, competition, allocation, clip, eps):
-    count = ops.maximum(ops.cumsum(ops.cast(mask, "int32"), axis=1), 1)
-    count = ops.cast(count, q.dtype)  # (n, t)
-    incoming = _dot(q + eps, _running_sum(k) + eps)
-    outgoing = _dot(k + eps, _running_sum(q_sum) + eps)
-    k_over = k * ops.expand_dims(count / outgoing, -1)
-    q_over = keep_where(mask, q * ops.expand_dims(count / incoming, -1))
-    sink = _dot(q + eps, _running_sum(k_over) + eps) / count
-    source = _dot(k + eps, _running_sum(q_over) + eps) / count
-    if clip is not None:
-        source = ops.clip(source, -clip, clip)
-
-    if competition == "softmax":
-        source = ops.where(mask, source, -LARGE)
-        high, total = _running_softmax(source)
-        competing = count * ops.exp(source - high) / total
-    elif competition == "sigmoid":
-        competing = ops.sigmoid(source)
-    else:
-        competing = ops.ones_like(source)
-    competing = ops.where(mask, competing, 0.0)
-    allocated = ops.sigmoid(sink) if allocation else ops.ones_like(sink)
-
-    outputs = _running_attention(q, k, v * ops.expand_dims(competing, -1))
-    outputs = outputs * ops.expand_dims(allocated / incoming, -1)
-    return outputs, {
-        "incoming": incoming,
-        "outgoing": outgoing,
-        "competition": competing,
-        "allocation": allocated,
-    }
-
-
-def _chunks(x):
-    """`(n, t, ...)` to `(n, g, c, ...)`, padded with zeros at the end."""
-    length = ops.shape(x)[1]
-    size = min(CHUNK, length) if isinstance(length, int) else CHUNK
-    num_chunks = (length + size - 1) // size
-    return split_axis(pad_axis(x, num_chunks * size - length), num_chunks, size)
-
-
-def _running_sum(x):
-    """Inclusive sums along axis 1, in two levels.
-
-    Two short sums round less than one long sum, whose error grows with t.
-    """
-    inside = ops.cumsum(_chunks(x), axis=2)
-    (before,) = exclusive((ops.cumsum(inside[:, :, -1], axis=1),), (0.0,))
-    return merge_axis(inside + ops.expand_dims(before, 2))[:, : ops.shape(x)[1]]
-
-
-def _running_softmax(x):
-    """`m_t = max_(s <= t) x_s` and `sum_(s <= t) exp(x_s - m_t)`.
-
-    Kept as a pair: their log-sum-exp would round anew, at the size of x, in each
-    step.
-    """
-
-    def combine(earlier, later):
-        high = ops.maximum(earlier[0], later[0])
-        total = sum(part * ops.exp(top - high) for top, part in (earlier, later))
-        return high, total
-
-    return inclusive_scan(combine, (x, ops.ones_like(x)), (-LARGE, 0.0))
-
-
-def _running_attention(q, k, v):
-    """`sum_(s <= t) (q_t . k_s) v_s`: exact inside a chunk, a state before it."""
-    q, k, chunk_v = _chunks(q), _chunks(k), _chunks(v)
-    positions = ops.arange(0, q.shape[2])
-    past = ops.expand_dims(positions, 1) >= ops.expand_dims(positions, 0)
-    keys = ops.swapaxes(k, 2, 3)
-    inside = ops.where(past, ops.matmul(q, keys), 0.0)
-    states = ops.cumsum(ops.matmul(keys, chunk_v), axis=1)
-    (before,) = exclusive((states,), (0.0,))
-    outputs = ops.matmul(inside, chunk_v) + ops.matmul(q, before)
-    return merge_axis(outputs)[:, : ops.shape(v)[1]]

@@ -59,24 +59,20 @@ def gated_attention(
     queries, keys, values = map(at_least_float32, (queries, keys, values))
     if mask is not None:  # 0 times what is not finite is not 0
         values = keep_where(mask, values)
-    length = queries.shape[1]
-    known = isinstance(length, int)
-    if not known:
-        length = ops.shape(queries)[1]
-    rows = max(MIN_ROWS, math.ceil(length / MAX_BLOCKS)) if known else length
+    length = ops.shape(queries)[1]
     runs = None if segment_ids is None else run_numbers(segment_ids)
 
     def block(start, stop):
         last = stop if causal else length  # keys 0 to last
         visible = visible_keys(
-            ops.arange(start, stop) if causal else None,
-            ops.arange(0, last) if causal else None,
+            ops.arange(start, stop, dtype="int32") if causal else None,
+            ops.arange(0, last, dtype="int32") if causal else None,
             None if mask is None else mask[:, :last],
             None if runs is None else runs[:, start:stop],
             None if runs is None else runs[:, :last],
         )
         scores = ops.matmul(
-            _scale(
+            scale_queries(
                 queries[:, start:stop], keys, visible, activation, normalization_length
             ),
             ops.swapaxes(keys[:, :last], 1, 2),
@@ -88,14 +84,21 @@ def gated_attention(
         weights = attention_weights(scores, visible, activation)
         return ops.matmul(weights, values[:, :last])
 
-    if not known:
-        return block(0, length)
+    return in_row_blocks(block, queries)
+
+
+def in_row_blocks(block, queries):
+    """`block(start, stop)` of all rows, block by block where their number is known."""
+    length = queries.shape[1]
+    if not isinstance(length, int):
+        return block(0, ops.shape(queries)[1])
+    rows = max(MIN_ROWS, math.ceil(length / MAX_BLOCKS))
     starts = range(0, length, rows)
     blocks = [block(start, min(start + rows, length)) for start in starts]
     return blocks[0] if len(blocks) == 1 else ops.concatenate(blocks, axis=1)
 
 
-def _scale(queries, keys, visible, activation, normalization_length):
+def scale_queries(queries, keys, visible, activation, normalization_length):
     """Queries divided by what their scores must be divided by."""
     if activation == "softmax":
         return queries / math.sqrt(queries.shape[-1])

@@ -93,12 +93,12 @@ def mixed_chunk_attention(
             runs,
             causal,
             activation,
-            chunk_size if scale_scores else 1,
+            score_divisor(queries, chunk_size, activation, scale_scores),
         )
     if linear is not None:
         queries, keys = [chunks(at_least_float32(x)) for x in linear]
         keys = keep_where(mask, keys)
-        total = {"mean": None, "chunk": chunk_size, "sum": 1}[global_normalization]
+        total = fixed_total(global_normalization, chunk_size)
         if runs is not None:
             across = _global_segments(queries, keys, values, mask, runs, causal, total)
         elif causal:
@@ -111,9 +111,7 @@ def mixed_chunk_attention(
 
 def _local(queries, keys, values, bias, mask, runs, causal, activation, divisor):
     """Attention inside each chunk."""
-    if activation == "softmax":
-        divisor = math.sqrt(queries.shape[-1])
-    positions = ops.arange(0, queries.shape[2]) if causal else None
+    positions = ops.arange(0, queries.shape[2], dtype="int32") if causal else None
     visible = visible_keys(positions, positions, mask, runs, runs)  # (b, g, t, s)
     scores = ops.matmul(queries / divisor, ops.swapaxes(keys, 2, 3))
     if bias is not None:
@@ -121,7 +119,19 @@ def _local(queries, keys, values, bias, mask, runs, causal, activation, divisor)
     return ops.matmul(attention_weights(scores, visible, activation), values)
 
 
-def _summaries(keys, values):
+def score_divisor(queries, chunk_size, activation, scale_scores):
+    """What local scores are divided by."""
+    if activation == "softmax":
+        return math.sqrt(queries.shape[-1])
+    return chunk_size if scale_scores else 1
+
+
+def fixed_total(global_normalization, chunk_size):
+    """The m of the global sum where it is one number, else `None`."""
+    return {"mean": None, "chunk": chunk_size, "sum": 1}[global_normalization]
+
+
+def chunk_summaries(keys, values):
     """`sum_s k_s v_s^T` of each chunk: `(b, g, d, e)`."""
     return ops.matmul(ops.swapaxes(keys, 2, 3), values)
 
@@ -131,7 +141,7 @@ def _count(mask):
     return ops.sum(ops.cast(mask, "int32"), axis=2)
 
 
-def _divide(queries, count, total):
+def divide(queries, count, total):
     """Queries over m: the count of keys where `total` is `None`.
 
     `count` is `(b, g)` or `(b, g, c)`. A sum of no keys is 0 whatever it is
@@ -151,7 +161,7 @@ def _global(queries, keys, values, mask, total):
         ops.swapaxes(merge_axis(keys), 1, 2), merge_axis(values)
     )  # (b, d, e)
     count = ops.sum(_count(mask), axis=1, keepdims=True)
-    queries = _divide(queries, count, total)
+    queries = divide(queries, count, total)
     return ops.matmul(queries, ops.expand_dims(summary, 1))
 
 
@@ -161,10 +171,10 @@ def _global_causal(queries, keys, values, mask, total):
     Never the inclusive sum less the own chunk: that would let the future back
     in as rounding.
     """
-    state = ops.cumsum(_summaries(keys, values), axis=1)
+    state = ops.cumsum(chunk_summaries(keys, values), axis=1)
     count = ops.cumsum(_count(mask), axis=1)
     state, count = exclusive((state, count), (0.0, 0))
-    return ops.matmul(_divide(queries, count, total), state)
+    return ops.matmul(divide(queries, count, total), state)
 
 
 def _carry(keys, values, mask, runs, border_runs):
@@ -183,7 +193,7 @@ def _carry(keys, values, mask, runs, border_runs):
         chunk. The first chunk receives run -2, which no token has.
     """
     leaving = ops.equal(runs, ops.expand_dims(border_runs, 2))
-    summaries = _summaries(keep_where(leaving, keys), values)
+    summaries = chunk_summaries(keep_where(leaving, keys), values)
     counts = _count(ops.logical_and(mask, leaving))
 
     def combine(earlier, later):
@@ -222,7 +232,7 @@ def _global_segments(queries, keys, values, mask, runs, causal, total):
     if not causal:
         inside = visible_keys(key_mask=mask, query_runs=runs, key_runs=runs)
         count = count + ops.sum(ops.cast(inside, "int32"), axis=-1)
-    queries = _divide(queries, count, total)
+    queries = divide(queries, count, total)
     outputs = sum(
         ops.matmul(keep_where(hit, queries), state)
         for hit, (_, state, _) in zip(hits, ways)

@@ -1,14 +1,27 @@
-"""The one rule on precision that every op shares."""
+"""The one rule on precision that every op shares, and the way out of a tensor."""
 
 from keras import backend
 from keras import ops
 
 
 def at_least_float32(x):
-    """Casts `x` up to float32; a float64 tensor stays as it is.
+    """Casts `x` up to float32; on TensorFlow a float64 tensor stays as it is.
 
-    Sums over positions, squares of scores, norms and angles lose too much, or
-    overflow, in half precision, so each op casts up first and its caller casts
-    back.
+    (Elsewhere the operations of Keras end at float32.) Sums over positions, squares
+    of scores, norms and angles lose too much, or overflow, in half precision, so
+    each op casts up first and its caller casts back.
     """
     return ops.cast(x, backend.result_type(x.dtype, "float32"))
+
+
+def read(x):
+    """The value of a tensor as NumPy, or `None` while a graph is traced."""
+    if backend.backend() == "torch":
+        import torch
+
+        if torch.compiler.is_compiling():  # a read would break the graph in two
+            return None
+    try:
+        return ops.convert_to_numpy(x)
+    except (TypeError, NotImplementedError, RuntimeError):
+        return None

@@ -91,20 +91,21 @@ def distances_between(num_queries, num_keys):
 
 
 def toeplitz_matrix(values, num_queries, num_keys):
-    """Lays values by distance out as a matrix, without a gather.
+    """Lays values by distance out as matrices, without a gather.
 
     Args:
-        values: `(t + s - 1,)`, in the order of `distances_between`.
+        values: `(..., t + s - 1)`, in the order of `distances_between`.
         num_queries: t, an int or a scalar tensor.
         num_keys: s, likewise.
 
     Returns:
-        `(t, s)`, entry (i, j) is the value of distance j - i.
+        `(..., t, s)`, entry (i, j) is the value of distance j - i.
     """
     # Rows of t + s values, read back as rows of t + s - 1, shift by one each.
     width = num_queries + num_keys
-    padded = ops.concatenate([values, ops.zeros_like(values[:1])], axis=0)
-    rows = ops.broadcast_to(padded, (num_queries, width))
-    flat = ops.reshape(rows, (-1,))
-    flat = flat[num_queries - 1 : num_queries - 1 + num_queries * (width - 1)]
-    return ops.reshape(flat, (num_queries, width - 1))[:, :num_keys]
+    lead = ops.shape(values)[:-1]
+    padded = ops.concatenate([values, ops.zeros_like(values[..., :1])], axis=-1)
+    rows = ops.broadcast_to(ops.expand_dims(padded, -2), (*lead, num_queries, width))
+    flat = ops.reshape(rows, (*lead, num_queries * width))
+    flat = flat[..., num_queries - 1 : num_queries - 1 + num_queries * (width - 1)]
+    return ops.reshape(flat, (*lead, num_queries, width - 1))[..., :num_keys]

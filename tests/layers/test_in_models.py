@@ -224,12 +224,12 @@ def test_torch_compile_has_no_graph_break(family):
 def test_torch_compiles_every_option(name, monkeypatch):
     import torch
 
-    from keras_flash.ops import flow_attention
+    from keras_flash.ops import causal_flow
     from keras_flash.ops import gated_attention_unit
     from tests.catalogue import make as variant
 
     monkeypatch.setattr(gated_attention_unit, "MIN_ROWS", CHUNK)
-    monkeypatch.setattr(flow_attention, "CHUNK", CHUNK)
+    monkeypatch.setattr(causal_flow, "CHUNK", CHUNK)
     torch._dynamo.reset()
     layer, x = variant(name), torch.tensor(normal(2, 2 * CHUNK + 1, WIDTH))
     compiled = torch.compile(layer, fullgraph=True, backend="eager")

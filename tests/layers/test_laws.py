@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_flash.ops import flow_attention as flow
+from keras_flash.ops import causal_flow as flow
 from keras_flash.ops import gated_attention_unit as gated
 from tests.catalogue import CAUSAL
 from tests.catalogue import CHUNK

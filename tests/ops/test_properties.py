@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from keras_flash.ops import activations
+from keras_flash.ops import causal_flow
 from keras_flash.ops import flow_attention as flow
 from keras_flash.ops import gated_attention_unit as gated
 from keras_flash.ops import mixed_chunk_attention as mixed
@@ -84,7 +85,7 @@ def given_tensors(**tensors):
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     monkeypatch.setattr(gated, "MIN_ROWS", 3)
-    monkeypatch.setattr(flow, "CHUNK", 3)
+    monkeypatch.setattr(causal_flow, "CHUNK", 3)
 
 
 @examples

@@ -1,0 +1,179 @@
+"""The causal form of Flow-Attention, from any state (Wu et al., 2022, section 3.2).
+
+Each sum of `flow_attention.py` runs up to the same position, and with n_t the number
+of positions so far the reciprocals are n_s / O_s and n_t / I_t, both results over n_t:
+
+    I_t = (q_t + eps) . (sum_(s <= t) k_s + eps)
+    O_s = (k_s + eps) . (sum_(t <= s) q_t + eps)
+    I'_t = (q_t + eps) . (sum_(s <= t) k_s n_s / O_s + eps) / n_t
+    O'_s = (k_s + eps) . (sum_(t <= s) q_t n_t / I_t + eps) / n_s
+    competition_s = n_s exp(O'_s) / sum_(r <= s) exp(O'_r)
+    y_t = sigmoid(I'_t) (q_t / I_t) . sum_(s <= t) k_s (competition_s v_s)^T
+
+n batch and head in one axis, g chunk index, c position in a chunk, t query position, s
+key position, d key feature, e value feature.
+"""
+
+from keras import ops
+
+from keras_flash.ops.activations import LARGE
+from keras_flash.ops.scan import exclusive
+from keras_flash.ops.scan import inclusive_scan
+from keras_flash.ops.scan import merge_axis
+from keras_flash.ops.scan import pad_axis
+from keras_flash.ops.scan import split_axis
+from keras_flash.ops.segments import keep_where
+
+CHUNK = 64  # tokens in a tile; no result depends on it
+
+
+def initial_flow(q, v):
+    """The state before the first token, for the features of q and v."""
+    none = ops.zeros_like(q[:, 0])  # (n, d)
+    empty = none[:, 0]  # (n,)
+    return {
+        "position": ops.cast(empty, "int32"),
+        "keys": none,
+        "queries": none,
+        "keys_over": none,
+        "queries_over": none,
+        "maximum": ops.full_like(empty, -LARGE),
+        "total": empty,
+        "summary": ops.expand_dims(none, 2) * ops.expand_dims(v[:, 0], 1),
+    }
+
+
+def causal_flow(
+    q, q_sum, k, v, mask, state, competition, allocation, competition_clip, epsilon
+):
+    """Continues the running sums by a piece.
+
+    Args:
+        q: `(n, t, d)`, features of the queries.
+        q_sum: the same with zeros where masked.
+        k: `(n, t, d)`, features of the keys, zeros where masked.
+        v: `(n, t, e)`.
+        mask: boolean `(n, t)`, True = real token.
+        state: dict of `position` int32 `(n,)`, the number of real tokens before
+            the piece; the sums before it, `keys` of k, `queries` of q, `keys_over`
+            of k n / O and `queries_over` of q n / I `(n, d)` and `summary` of
+            k (competition v)^T `(n, d, e)`; and the softmax over the sources,
+            their `maximum` and the `total` of exp(O' - maximum) `(n,)`.
+        competition: as in `flow_attention`, like the rest.
+        allocation: likewise.
+        competition_clip: likewise.
+        epsilon: likewise.
+
+    Returns:
+        `(n, t, e)`, the flow, and the state after the piece.
+    """
+    position = ops.expand_dims(state["position"], 1)
+    position = position + ops.cumsum(ops.cast(mask, "int32"), axis=1)
+    count = ops.cast(ops.maximum(position, 1), q.dtype)  # (n, t)
+    after = {"position": state["position"] + ops.sum(ops.cast(mask, "int32"), axis=1)}
+    keys, after["keys"] = _running_sum(k, state["keys"])
+    queries, after["queries"] = _running_sum(q_sum, state["queries"])
+    incoming = dot(q + epsilon, keys + epsilon)
+    outgoing = dot(k + epsilon, queries + epsilon)
+    k_over = k * ops.expand_dims(count / outgoing, -1)
+    q_over = keep_where(mask, q * ops.expand_dims(count / incoming, -1))
+    keys_over, after["keys_over"] = _running_sum(k_over, state["keys_over"])
+    queries_over, after["queries_over"] = _running_sum(q_over, state["queries_over"])
+    sink = dot(q + epsilon, keys_over + epsilon) / count
+    source = dot(k + epsilon, queries_over + epsilon) / count
+    if competition_clip is not None:
+        source = ops.clip(source, -competition_clip, competition_clip)
+
+    pair = state["maximum"], state["total"]
+    if competition == "softmax":
+        source = ops.where(mask, source, -LARGE)
+        (high, sums), pair = _running_softmax(source, mask, pair)
+        # With no source yet there is no sum; nothing is read there.
+        competing = count * ops.exp(source - high) / ops.where(sums > 0, sums, 1.0)
+    elif competition == "sigmoid":
+        competing = ops.sigmoid(source)
+    else:
+        competing = ops.ones_like(source)
+    competing = ops.where(mask, competing, 0.0)
+    allocated = ops.sigmoid(sink) if allocation else ops.ones_like(sink)
+
+    after["maximum"], after["total"] = pair
+    outputs, after["summary"] = _running_attention(
+        q, k, v * ops.expand_dims(competing, -1), state["summary"]
+    )
+    outputs = outputs * ops.expand_dims(allocated / incoming, -1)
+    flow = {
+        "incoming": incoming,
+        "outgoing": outgoing,
+        "competition": competing,
+        "allocation": allocated,
+    }
+    return outputs, flow, after
+
+
+def dot(first, second):
+    return ops.sum(first * second, axis=-1)
+
+
+def _chunks(x):
+    """`(n, t, ...)` to `(n, g, c, ...)`, padded with zeros at the end."""
+    length = ops.shape(x)[1]
+    size = min(CHUNK, length) if isinstance(length, int) else CHUNK
+    num_chunks = (length + size - 1) // size
+    return split_axis(pad_axis(x, num_chunks * size - length), num_chunks, size)
+
+
+# The last total is made apart from the running ones, and not cut out of them: on torch
+# a cut keeps all of its tensor in memory, and its strides tell a compiled step of the
+# length of the piece.
+
+
+def _running_sum(x, before):
+    """Inclusive sums along axis 1 on top of `before` `(n, d)`, and the last of them.
+
+    In two levels: two short sums round less than one long sum, whose error grows
+    with t.
+    """
+    inside = ops.cumsum(_chunks(x), axis=2)
+    (ahead,) = exclusive((ops.cumsum(inside[:, :, -1], axis=1),), (0.0,))
+    ahead = ahead + ops.expand_dims(before, 1)  # (n, g, d)
+    sums = merge_axis(inside + ops.expand_dims(ahead, 2))[:, : ops.shape(x)[1]]
+    return sums, inside[:, -1, -1] + ahead[:, -1]
+
+
+def _running_softmax(x, mask, before):
+    """`m_t = max_(s <= t) x_s` and `sum_(s <= t) exp(x_s - m_t)` on top of a pair.
+
+    Kept as a pair: their log-sum-exp would round anew, at the size of x, in each
+    step.
+
+    Returns:
+        The pairs, and the last of them.
+    """
+
+    def combine(earlier, later):
+        high = ops.maximum(earlier[0], later[0])
+        sums = sum(part * ops.exp(top - high) for top, part in (earlier, later))
+        return high, sums
+
+    pairs = inclusive_scan(combine, (x, ops.cast(mask, x.dtype)), (-LARGE, 0.0))
+    last = combine(before, tuple(pair[:, -1] for pair in pairs))
+    return combine(tuple(ops.expand_dims(pair, 1) for pair in before), pairs), last
+
+
+def _running_attention(q, k, v, summary):
+    """`sum_(s <= t) (q_t . k_s) v_s`, and the last `sum_s k_s v_s^T`.
+
+    Exact inside a chunk, a state before it.
+    """
+    q, k, chunk_v = _chunks(q), _chunks(k), _chunks(v)
+    positions = ops.arange(0, q.shape[2], dtype="int32")
+    past = ops.expand_dims(positions, 1) >= ops.expand_dims(positions, 0)
+    keys = ops.swapaxes(k, 2, 3)
+    inside = ops.where(past, ops.matmul(q, keys), 0.0)
+    states = ops.cumsum(ops.matmul(keys, chunk_v), axis=1)
+    (before,) = exclusive((states,), (0.0,))
+    summary = ops.expand_dims(summary, 1)  # (n, 1, d, e)
+    outputs = ops.matmul(inside, chunk_v) + ops.matmul(q, before + summary)
+    outputs = merge_axis(outputs)[:, : ops.shape(v)[1]]
+    return outputs, (states[:, -1:] + summary)[:, 0]
