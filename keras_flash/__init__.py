@@ -1,6 +1,7 @@
 """Attention for long sequences as Keras layers, on TensorFlow, JAX and torch."""
 
 from keras_flash import layers
+from keras_flash import models
 from keras_flash.layers import FlowAttention
 from keras_flash.layers import GatedAttentionUnit
 from keras_flash.layers import MixedChunkAttention
@@ -18,4 +19,5 @@ __all__ = [
     "ScaleNorm",
     "ScaleOffset",
     "layers",
+    "models",
 ]

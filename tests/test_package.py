@@ -22,7 +22,7 @@ LAYERS = [
 
 def test_public_names():
     assert keras_flash.layers.__all__ == LAYERS
-    assert keras_flash.__all__ == [*LAYERS, "layers"]
+    assert keras_flash.__all__ == [*LAYERS, "layers", "models"]
     for name in LAYERS:
         assert getattr(keras_flash, name) is getattr(keras_flash.layers, name)
         assert getattr(keras_flash, name).__doc__.count("Example:") == 1
@@ -34,9 +34,12 @@ def test_no_keras_internals():
 
 
 def test_imports_go_one_way():
-    """layers -> ops -> keras."""
-    for path in (PACKAGE / "ops").glob("*.py"):
-        assert "keras_flash.layers" not in path.read_text(), path
+    """models -> layers -> ops -> keras."""
+    above = {"ops": ("layers", "models"), "layers": ("models",)}
+    for floor, others in above.items():
+        for path in (PACKAGE / floor).glob("*.py"):
+            for other in others:
+                assert f"keras_flash.{other}" not in path.read_text(), path
 
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the same process on any backend")

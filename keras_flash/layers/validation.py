@@ -166,3 +166,16 @@ def check_length(length, inputs):
             f"length of `inputs`, {size}. Received: length={length}"
         )
     return ops.cast(length, "int32") if is_tensor else int(length)
+
+
+def check_token_ids(token_ids, vocabulary_size):
+    """Ids that a vocabulary has, wherever they can be read."""
+    values = read(token_ids)
+    if values is None or values.size == 0:
+        return
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high >= vocabulary_size:
+        raise ValueError(
+            f"`token_ids` must be from 0 to {vocabulary_size - 1}, the size of the "
+            f"vocabulary less 1. Received: ids from {low} to {high}"
+        )

@@ -56,3 +56,6 @@ def test_matrix_of_distances(queries, keys):
     matrix = to_numpy(bias.toeplitz_matrix(distances, queries, keys))
     wanted = np.arange(keys)[None] - np.arange(queries)[:, None]
     assert (matrix == wanted).all()
+    rows = keras.ops.stack([distances, 3 * distances])
+    rows = to_numpy(bias.toeplitz_matrix(rows, queries, keys))
+    assert (rows == np.stack([wanted, 3 * wanted])).all()
