@@ -8,6 +8,7 @@ from keras_flash.layers import MixedChunkAttention
 from keras_flash.layers import RelativePositionBias
 from keras_flash.layers import ScaleNorm
 from keras_flash.layers import ScaleOffset
+from keras_flash.layers import SinePositionEncoding
 
 __version__ = "0.1.0"
 
@@ -18,6 +19,14 @@ __all__ = [
     "RelativePositionBias",
     "ScaleNorm",
     "ScaleOffset",
+    "SinePositionEncoding",
     "layers",
     "models",
+    *models.TEXT_MODELS,
 ]
+
+
+def __getattr__(name):
+    if name in models.TEXT_MODELS:
+        return getattr(models, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

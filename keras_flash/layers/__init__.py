@@ -6,6 +6,7 @@ from keras_flash.layers.mixed_chunk_attention import MixedChunkAttention
 from keras_flash.layers.relative_position_bias import RelativePositionBias
 from keras_flash.layers.scale_norm import ScaleNorm
 from keras_flash.layers.scale_offset import ScaleOffset
+from keras_flash.layers.sine_position_encoding import SinePositionEncoding
 
 __all__ = [
     "FlowAttention",
@@ -14,4 +15,5 @@ __all__ = [
     "RelativePositionBias",
     "ScaleNorm",
     "ScaleOffset",
+    "SinePositionEncoding",
 ]

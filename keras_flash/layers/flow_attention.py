@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_flash.layers.streaming_layer import StreamingLayer
+from keras_flash.layers.sublayers import ProjectionLayer
 from keras_flash.layers.validation import check_bool
 from keras_flash.layers.validation import check_choice
 from keras_flash.layers.validation import check_positions
@@ -20,7 +21,7 @@ from keras_flash.ops.flow_attention_stream import flow_attention_stream
 
 
 @keras.saving.register_keras_serializable(package="keras_flash")
-class FlowAttention(StreamingLayer):
+class FlowAttention(StreamingLayer, ProjectionLayer):
     """Flow-Attention, the attention of Flowformer.
 
     Values are sources and results are sinks of a flow. Each sink's incoming flow

@@ -7,6 +7,7 @@ from keras_flash.layers.relative_position_bias import KINDS
 from keras_flash.layers.relative_position_bias import RelativePositionBias
 from keras_flash.layers.scale_offset import ScaleOffset
 from keras_flash.layers.streaming_layer import StreamingLayer
+from keras_flash.layers.sublayers import ProjectionLayer
 from keras_flash.layers.validation import check_bool
 from keras_flash.layers.validation import check_choice
 from keras_flash.layers.validation import check_positions
@@ -24,7 +25,7 @@ from keras_flash.ops.rotary import rotary_cos_sin
 from keras_flash.ops.rotary import rotate
 
 
-class GatedLayer(StreamingLayer):
+class GatedLayer(StreamingLayer, ProjectionLayer):
     """`y = output_dense(u * attention(z, v))`.
 
     u = act(gate_dense x), v = act(value_dense x), z = act(base_dense x), and

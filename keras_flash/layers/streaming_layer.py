@@ -1,9 +1,9 @@
 """What the layers that stream share: their state, and the checks of it."""
 
+import keras
 from keras import backend
 from keras import ops
 
-from keras_flash.layers.sublayers import ProjectionLayer
 from keras_flash.layers.validation import check_length
 from keras_flash.layers.validation import check_positive_int
 from keras_flash.layers.validation import check_sequence_shape
@@ -13,7 +13,7 @@ from keras_flash.ops.activations import LARGE
 STARTS = {"maximum": -LARGE}  # every other leaf starts at 0
 
 
-class StreamingLayer(ProjectionLayer):
+class StreamingLayer(keras.layers.Layer):
     """A layer whose causal form continues from a state.
 
     A subclass gives `_state_spec()`, shape without the batch and dtype of each leaf

@@ -1,0 +1,181 @@
+"""FlowformerBackbone: pre-norm blocks of Flow-Attention and feed-forward."""
+
+import keras
+import keras_hub
+
+from keras_flash.layers.flow_attention import FlowAttention
+from keras_flash.layers.sine_position_encoding import SinePositionEncoding
+from keras_flash.layers.validation import check_bool
+from keras_flash.layers.validation import check_positive_int
+from keras_flash.layers.validation import check_rate
+
+
+@keras.saving.register_keras_serializable(package="keras_flash")
+class FlowformerBackbone(keras_hub.models.Backbone):
+    """Flowformer core network for text (Wu et al., 2022).
+
+    Token embedding and sinusoidal positions, `num_layers` pre-norm blocks and a final
+    norm:
+
+        x = x + flow_attention(norm(x))
+        x = x + feed_forward(norm(x))
+
+    Args:
+        vocabulary_size: int.
+        num_layers: int.
+        num_heads: int.
+        hidden_dim: int, width of the residual stream, a multiple of `num_heads`, even.
+        intermediate_dim: int, hidden features of the feed-forward layer.
+        causal: bool, whether a token sees no later one. Defaults to `False`.
+        dropout: float in [0, 1), on the embeddings, at what enters the last layer of
+            the attention, and after the feed-forward. Defaults to `0.1`.
+        dtype: dtype policy of the model. Defaults to the global one.
+
+    Call arguments:
+        inputs: dict of `"token_ids"`, int `(b, t)`, and `"padding_mask"`, `(b, t)`,
+            1 = real token.
+
+    Returns:
+        Tensor `(b, t, hidden_dim)`.
+
+    Raises:
+        ValueError: for an argument outside what is listed here.
+
+    Example:
+
+    >>> backbone = FlowformerBackbone(
+    ...     vocabulary_size=256, num_layers=2, num_heads=4, hidden_dim=64,
+    ...     intermediate_dim=256,
+    ... )
+    >>> ids = np.ones((1, 12), "int32")
+    >>> y = backbone({"token_ids": ids, "padding_mask": np.ones_like(ids)})
+    """
+
+    def __init__(
+        self,
+        vocabulary_size,
+        num_layers,
+        num_heads,
+        hidden_dim,
+        intermediate_dim,
+        causal=False,
+        dropout=0.1,
+        dtype=None,
+        **kwargs,
+    ):
+        check_positive_int("vocabulary_size", vocabulary_size)
+        check_positive_int("num_layers", num_layers)
+        check_positive_int("num_heads", num_heads)
+        check_positive_int("hidden_dim", hidden_dim)
+        check_positive_int("intermediate_dim", intermediate_dim)
+        check_bool("causal", causal)
+        check_rate("dropout", dropout)
+        if hidden_dim % num_heads or hidden_dim % 2:
+            raise ValueError(
+                "`hidden_dim` must be even and a multiple of `num_heads`. "
+                f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
+            )
+
+        def norm(name):
+            return keras.layers.LayerNormalization(epsilon=1e-6, dtype=dtype, name=name)
+
+        # === Layers ===
+        self.token_embedding = keras.layers.ReversibleEmbedding(
+            vocabulary_size,
+            hidden_dim,
+            embeddings_initializer=keras.initializers.RandomNormal(
+                stddev=hidden_dim**-0.5
+            ),
+            dtype=dtype,
+            name="token_embedding",
+        )
+        # To the size of the positions; the logits, tied, stay at theirs.
+        self.embeddings_scale = keras.layers.Rescaling(
+            hidden_dim**0.5, dtype=dtype, name="embeddings_scale"
+        )
+        self.position_encoding = SinePositionEncoding(
+            dtype=dtype, name="position_encoding"
+        )
+        self.embeddings_dropout = keras.layers.Dropout(
+            dropout, dtype=dtype, name="embeddings_dropout"
+        )
+        self.attention_norms = []
+        self.attention_layers = []
+        self.feed_forward_norms = []
+        self.feed_forward_layers = []
+        for i in range(num_layers):
+            self.attention_norms.append(norm(f"attention_norm_{i}"))
+            self.attention_layers.append(
+                FlowAttention(
+                    num_heads,
+                    hidden_dim // num_heads,
+                    causal=causal,
+                    dropout=dropout,
+                    dtype=dtype,
+                    name=f"attention_{i}",
+                )
+            )
+            self.feed_forward_norms.append(norm(f"feed_forward_norm_{i}"))
+            self.feed_forward_layers.append(
+                [
+                    keras.layers.Dense(
+                        intermediate_dim,
+                        activation="gelu",
+                        dtype=dtype,
+                        name=f"feed_forward_intermediate_dense_{i}",
+                    ),
+                    keras.layers.Dense(
+                        hidden_dim, dtype=dtype, name=f"feed_forward_output_dense_{i}"
+                    ),
+                    keras.layers.Dropout(
+                        dropout, dtype=dtype, name=f"feed_forward_dropout_{i}"
+                    ),
+                ]
+            )
+        self.layer_norm = norm("layer_norm")
+
+        # === Functional Model ===
+        token_ids = keras.Input((None,), dtype="int32", name="token_ids")
+        padding_mask = keras.Input((None,), dtype="int32", name="padding_mask")
+        x = self.embeddings_scale(self.token_embedding(token_ids))
+        positions = self.position_encoding(x)
+        x = keras.layers.Add(dtype=dtype, name="embeddings_add")([x, positions])
+        x = self.embeddings_dropout(x)
+        for i in range(num_layers):
+            y = self.attention_norms[i](x)
+            y = self.attention_layers[i](
+                y, y, query_mask=padding_mask, value_mask=padding_mask
+            )
+            x = keras.layers.Add(dtype=dtype, name=f"attention_residual_{i}")([x, y])
+            y = self.feed_forward_norms[i](x)
+            for layer in self.feed_forward_layers[i]:
+                y = layer(y)
+            x = keras.layers.Add(dtype=dtype, name=f"feed_forward_residual_{i}")([x, y])
+        super().__init__(
+            inputs={"token_ids": token_ids, "padding_mask": padding_mask},
+            outputs=self.layer_norm(x),
+            dtype=dtype,
+            **kwargs,
+        )
+
+        # === Config ===
+        self.vocabulary_size = vocabulary_size
+        self.num_layers = num_layers
+        self.num_heads = num_heads
+        self.hidden_dim = hidden_dim
+        self.intermediate_dim = intermediate_dim
+        self.causal = causal
+        self.dropout = dropout
+
+    def get_config(self):
+        config = super().get_config()
+        config.update(
+            vocabulary_size=self.vocabulary_size,
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            hidden_dim=self.hidden_dim,
+            intermediate_dim=self.intermediate_dim,
+            causal=self.causal,
+            dropout=self.dropout,
+        )
+        return config
