@@ -17,12 +17,26 @@ LAYERS = [
     "RelativePositionBias",
     "ScaleNorm",
     "ScaleOffset",
+    "SinePositionEncoding",
+]
+MODELS = [
+    "FLASHBackbone",
+    "FLASHCausalLM",
+    "FLASHCausalLMPreprocessor",
+    "FLASHMaskedLM",
+    "FLASHMaskedLMPreprocessor",
+    "FLASHTextClassifier",
+    "FLASHTextClassifierPreprocessor",
+    "FlowformerBackbone",
+    "FlowformerCausalLM",
+    "FlowformerCausalLMPreprocessor",
 ]
 
 
 def test_public_names():
     assert keras_flash.layers.__all__ == LAYERS
-    assert keras_flash.__all__ == [*LAYERS, "layers", "models"]
+    assert keras_flash.models.__all__ == ["get_initial_state", "stream", *MODELS]
+    assert keras_flash.__all__ == [*LAYERS, "layers", "models", *MODELS]
     for name in LAYERS:
         assert getattr(keras_flash, name) is getattr(keras_flash.layers, name)
         assert getattr(keras_flash, name).__doc__.count("Example:") == 1

@@ -20,7 +20,7 @@ PRESETS = {
                 "24 layers of width 768, chunk 256: the size that Hua et al. (2022) "
                 "train on C4 and Wiki-40B. No weights."
             ),
-            "params": 112_032_768,
+            "params": 112_039_656,
         },
         "config": {
             "vocabulary_size": 32_000,
@@ -36,7 +36,7 @@ PRESETS = {
                 "Hua et al. (2022) train on PG-19. The paper's notes give the number "
                 "of parameters; depth and width are derived from it. No weights."
             ),
-            "params": 496_000_000,
+            "params": 495_808_512,
         },
         "config": {
             "vocabulary_size": 32_000,

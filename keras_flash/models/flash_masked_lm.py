@@ -13,8 +13,9 @@ class FLASHMaskedLMPreprocessor(TextPreprocessor):
 
     Args:
         tokenizer: a keras-hub tokenizer.
-        mask_token_id: int, what stands in for a masked token; `None` for the
-            tokenizer's own.
+        mask_token_id: int, what stands in for a masked token, one of the
+            vocabulary (for bytes 255, which no text holds); `None` for the tokenizer's
+            own.
         sequence_length: int, the length that texts are packed to. Defaults to `512`.
         start_token_id: int, put before each text; `None` for the tokenizer's own, or
             none where it has none. Defaults to `None`.
@@ -75,6 +76,7 @@ class FLASHMaskedLMPreprocessor(TextPreprocessor):
             mask_token_id=self.mask_token_id,
             unselectable_token_ids=self.special_token_ids(),
         )
+        self.masker.build(None)
 
     def call(self, x, y=None, sample_weight=None):
         token_ids, padding_mask = self.packer(self.tokenizer(x))
@@ -123,9 +125,9 @@ class FLASHMaskedLM(keras_hub.models.MaskedLM):
     Example:
 
     >>> tokenizer = keras_hub.tokenizers.ByteTokenizer(lowercase=False)
-    >>> backbone = FLASHBackbone(vocabulary_size=257, num_layers=2, hidden_dim=64)
+    >>> backbone = FLASHBackbone(vocabulary_size=256, num_layers=2, hidden_dim=64)
     >>> preprocessor = FLASHMaskedLMPreprocessor(
-    ...     tokenizer, mask_token_id=256, sequence_length=128
+    ...     tokenizer, mask_token_id=255, sequence_length=128
     ... )
     >>> masked_lm = FLASHMaskedLM(backbone, preprocessor)
     >>> masked_lm.fit(["To be, or not to be"] * 8, batch_size=4)

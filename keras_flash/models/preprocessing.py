@@ -14,12 +14,17 @@ class SpecialTokens:
     it has one.
     """
 
+    tokenizer_cls = keras_hub.tokenizers.Tokenizer  # any
+
     def set_special_tokens(self, tokenizer, **ids):
         for name, value in ids.items():
             own = getattr(tokenizer, name, None)
             setattr(self, name, own if value is None else value)
         if self.pad_token_id is None:
             self.pad_token_id = 0
+        # `quantize` of a task asks each layer to be built, those that hold text too.
+        if not tokenizer.built:
+            tokenizer.build(None)
         # ByteTokenizer has no files; keras-hub 0.32 saves and loads them all the same.
         if not hasattr(tokenizer, "save_assets"):
             tokenizer.save_assets = lambda directory: None
@@ -29,13 +34,15 @@ class SpecialTokens:
             super().load_preset_assets(preset)
 
     def make_packer(self):
-        return keras_hub.layers.StartEndPacker(
+        packer = keras_hub.layers.StartEndPacker(
             start_value=self.start_token_id,
             end_value=self.end_token_id,
             pad_value=self.pad_token_id,
             sequence_length=self.sequence_length,
             return_padding_mask=True,
         )
+        packer.build(None)
+        return packer
 
     def special_token_ids(self):
         ids = {getattr(self, name) for name in SPECIAL_TOKENS}
