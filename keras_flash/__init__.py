@@ -9,6 +9,7 @@ from keras_flash.layers import RelativePositionBias
 from keras_flash.layers import ScaleNorm
 from keras_flash.layers import ScaleOffset
 from keras_flash.layers import SinePositionEncoding
+from keras_flash.models import StreamingModel
 
 __version__ = "0.1.0"
 
@@ -20,6 +21,7 @@ __all__ = [
     "ScaleNorm",
     "ScaleOffset",
     "SinePositionEncoding",
+    "StreamingModel",
     "layers",
     "models",
     *models.TEXT_MODELS,

@@ -35,8 +35,14 @@ MODELS = [
 
 def test_public_names():
     assert keras_flash.layers.__all__ == LAYERS
-    assert keras_flash.models.__all__ == ["get_initial_state", "stream", *MODELS]
-    assert keras_flash.__all__ == [*LAYERS, "layers", "models", *MODELS]
+    assert keras_flash.models.__all__ == ["StreamingModel", *MODELS]
+    assert keras_flash.__all__ == [
+        *LAYERS,
+        "StreamingModel",
+        "layers",
+        "models",
+        *MODELS,
+    ]
     for name in LAYERS:
         assert getattr(keras_flash, name) is getattr(keras_flash.layers, name)
         assert getattr(keras_flash, name).__doc__.count("Example:") == 1

@@ -5,8 +5,7 @@ Text models stand on keras-hub and load on first use.
 
 import importlib
 
-from keras_flash.models.streaming import get_initial_state
-from keras_flash.models.streaming import stream
+from keras_flash.models.streaming_model import StreamingModel
 
 TEXT_MODELS = {
     "FLASHBackbone": "flash_backbone",
@@ -21,7 +20,7 @@ TEXT_MODELS = {
     "FlowformerCausalLMPreprocessor": "flowformer_causal_lm",
 }
 
-__all__ = ["get_initial_state", "stream", *TEXT_MODELS]
+__all__ = ["StreamingModel", *TEXT_MODELS]
 
 
 def __getattr__(name):

@@ -5,7 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_flash.layers.validation import check_token_ids
-from keras_flash.models import streaming
+from keras_flash.models.streaming_model import StreamingModel
 
 
 class StreamingCausalLM(keras_hub.models.CausalLM):
@@ -33,10 +33,11 @@ class StreamingCausalLM(keras_hub.models.CausalLM):
         hidden_states = backbone(inputs)
         outputs = backbone.token_embedding(hidden_states, reverse=True)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
+        self._streaming = StreamingModel(self)
 
     def get_initial_state(self, batch_size, max_length=None):
-        """The state before the first token; see `keras_flash.models`."""
-        return streaming.get_initial_state(self, batch_size, max_length)
+        """The state before the first token; see `StreamingModel`."""
+        return self._streaming.get_initial_state(batch_size, max_length)
 
     def stream(self, token_ids, state, length=None):
         """Continues a text by a piece of any length.
@@ -52,7 +53,7 @@ class StreamingCausalLM(keras_hub.models.CausalLM):
         """
         token_ids = ops.convert_to_tensor(token_ids, dtype="int32")
         inputs = {"token_ids": token_ids, "padding_mask": ops.ones_like(token_ids)}
-        return streaming.stream(self, inputs, state, length)
+        return self._streaming.stream(inputs, state, length)
 
     def generate(
         self, inputs, max_length=None, stop_token_ids="auto", strip_prompt=False

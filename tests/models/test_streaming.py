@@ -1,5 +1,7 @@
 """Whole models, streamed: ours, a user's functional model, and what cannot be."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -8,8 +10,7 @@ from keras_flash import FlowAttention
 from keras_flash import GatedAttentionUnit
 from keras_flash import MixedChunkAttention
 from keras_flash import ScaleNorm
-from keras_flash.models import get_initial_state
-from keras_flash.models import stream
+from keras_flash import StreamingModel
 from tests.helpers import BACKEND
 from tests.helpers import error
 from tests.helpers import normal
@@ -50,10 +51,11 @@ def inputs_of(length=13):
 
 
 def stream_all(model, inputs, cut):
-    state, start, pieces = get_initial_state(model, 2, max_length=13), 0, []
+    model, start, pieces = StreamingModel(model), 0, []
+    state = model.get_initial_state(2, max_length=13)
     for size in cut:
         piece = [x[:, start : start + size] for x in inputs]
-        outputs, state = stream(model, piece, state)
+        outputs, state = model.stream(piece, state)
         pieces.append(keras.tree.map_structure(to_numpy, outputs))
         start += size
     return [np.concatenate(outputs, axis=1) for outputs in zip(*pieces)]
@@ -65,43 +67,57 @@ def test_any_cut_of_a_functional_model_equals_one_call():
     for cut in CUTS:
         for result, wanted in zip(stream_all(model, inputs, cut), whole):
             assert error(result, wanted) < 2e-5
-    state = get_initial_state(model, 2, max_length=13)
+    state = StreamingModel(model).get_initial_state(2, max_length=13)
     layers = [key for key in state if key.startswith("mixed_chunk_attention")]
     assert len(layers) == 2
     assert layers[1] == f"{layers[0]}_call_2"
 
 
-def test_length_may_be_traced_and_one_step_serves():
+def test_one_program_serves_every_position(monkeypatch):
+    """Of pieces of which a number counts that only the tensor knows."""
     model, inputs = functional_model(), inputs_of()
     whole, traces = run(model, inputs), 0
+    if BACKEND == "torch":
+        import torch
 
-    def step(piece, state, length):
+        StreamingModel(model).stream(  # Keras' first call makes what a guard sees
+            inputs, StreamingModel(model).get_initial_state(2, max_length=13)
+        )
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        compile = functools.partial(torch.compile, backend="eager")
+        monkeypatch.setattr(torch, "compile", compile)
+    plain = StreamingModel._run
+
+    def counted(self, *args):
         nonlocal traces
-        traces += 1
-        return stream(model, piece, state, length)
+        traces += self.model is model
+        return plain(self, *args)
 
-    if BACKEND == "tensorflow":
-        import tensorflow as tf
-
-        step = tf.function(step, jit_compile=True)
-    elif BACKEND == "jax":
-        import jax
-
-        step = jax.jit(step)
-    state, start = get_initial_state(model, 2, max_length=13), 0
+    if BACKEND != "torch":
+        monkeypatch.setattr(StreamingModel, "_run", counted)
+    streaming = StreamingModel(model, jit_compile=True)
+    state, start = streaming.get_initial_state(2, max_length=13), 0
     for length in (3, 0, 5, 1, 4):
         piece = [np.zeros((2, 5, *x.shape[2:]), x.dtype) for x in inputs]
         for x, y in zip(piece, inputs):
             x[:, :length] = y[:, start : start + length]
-        piece = [keras.ops.convert_to_tensor(x) for x in piece]
         count = keras.ops.convert_to_tensor(length, dtype="int32")
-        outputs, state = step(piece, state, count)
+        outputs, state = streaming.stream(piece, state, count)
         for result, wanted in zip(outputs, whole):
             rows = wanted[:, start : start + length]
             assert error(to_numpy(result)[:, :length], rows) < 2e-5
         start += length
     assert start == 13
-    assert traces == (5 if BACKEND == "torch" else 1)
+    if BACKEND == "torch":
+        traces = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    assert traces == 1
+    # The weights are not baked in.
+    for weight in model.trainable_weights:
+        weight.assign(1.1 * weight)
+    piece = [x[:, :5] for x in inputs]
+    outputs, _ = streaming.stream(piece, streaming.get_initial_state(2, max_length=13))
+    assert error(outputs[0], run(model, inputs)[0][:, :5]) < 2e-5
 
 
 @keras.saving.register_keras_serializable(package="keras_flash_tests")
@@ -117,16 +133,12 @@ def test_a_users_own_layer_says_that_it_is_tokenwise():
     model = keras.Model(inputs, MixedChunkAttention(**GATED)(Doubled()(inputs)))
     set_weights(model)
     x = normal(2, 13, WIDTH)
-    (result,) = stream_all_one(model, x)
-    assert error(result, run(model, x)) < 2e-5
-
-
-def stream_all_one(model, x):
-    state, pieces = get_initial_state(model, 2), []
+    streaming, pieces = StreamingModel(model), []
+    state = streaming.get_initial_state(2)
     for piece in np.split(x, [1, 6], axis=1):
-        outputs, state = stream(model, piece, state)
+        outputs, state = streaming.stream(piece, state)
         pieces.append(to_numpy(outputs))
-    return [np.concatenate(pieces, axis=1)]
+    assert error(np.concatenate(pieces, axis=1), run(model, x)) < 2e-5
 
 
 def positional(x):
@@ -151,44 +163,41 @@ def test_a_layer_that_cannot_be_streamed_is_named(make, named):
     model = keras.Model(inputs, make()(inputs))
     message = rf"Each layer must have .* Received: layer='{named}"
     with pytest.raises(ValueError, match=message):
-        get_initial_state(model, 2)
-    with pytest.raises(ValueError, match=message):
-        stream(model, normal(2, 3, WIDTH), {})
+        StreamingModel(model)
 
 
 def test_bad_input():
-    model, inputs = functional_model(), inputs_of(5)
+    streaming, inputs = StreamingModel(functional_model()), inputs_of(5)
     with pytest.raises(ValueError, match=r"`max_length` must be given .*Received"):
-        get_initial_state(model, 2)
-    state = get_initial_state(model, 2, max_length=5)
+        streaming.get_initial_state(2)
+    state = streaming.get_initial_state(2, max_length=5)
     with pytest.raises(ValueError, match=r"of this model gave, a dict of .*Received"):
-        stream(model, inputs, {})
+        streaming.stream(inputs, {})
+    three = streaming.get_initial_state(3, max_length=5)
     with pytest.raises(ValueError, match=r"`state` must have the batch size .*: state"):
-        stream(model, inputs, get_initial_state(model, 3, max_length=5))
+        streaming.stream(inputs, three)
     with pytest.raises(ValueError, match=r"the 2 inputs of the model. Received: 1"):
-        stream(model, inputs[:1], state)
+        streaming.stream(inputs[:1], state)
     for wrong in (VOCABULARY, -1):
         ids = inputs[0].copy()
         ids[1, 2] = wrong
         message = rf"`token_ids` must be from 0 to 10, .* Received: ids from .*{wrong}"
         with pytest.raises(ValueError, match=message):
-            stream(model, [ids, inputs[1]], state)
+            streaming.stream([ids, inputs[1]], state)
     with pytest.raises(ValueError, match=r"`length` must be an integer.* Received"):
-        stream(model, inputs, state, length=6)
-    with pytest.raises(ValueError, match=r"`model` must be a functional .* Received"):
-        get_initial_state(keras.Sequential(), 2)
-    with pytest.raises(ValueError, match=r"`model` must be a functional .* Received"):
-        get_initial_state(MixedChunkAttention(), 2)
+        streaming.stream(inputs, state, length=6)
+    with pytest.raises(ValueError, match=r"`jit_compile` must be True or .* Received"):
+        StreamingModel(streaming.model, jit_compile="auto")
+    for wrong in (keras.Sequential(), MixedChunkAttention()):
+        message = r"`model` must be a functional .* Received"
+        with pytest.raises(ValueError, match=message):
+            StreamingModel(wrong)
     x = keras.Input((None, WIDTH))
     ids = keras.Input((None,), dtype="int32")
-    segmented = keras.Model([x, ids], MixedChunkAttention(**GATED)(x, segment_ids=ids))
-    with pytest.raises(
-        ValueError, match=r"one sequence as its input .*Received: layer"
-    ):
-        stream(segmented, inputs[::-1], get_initial_state(segmented, 2))
-    other = keras.layers.Dense(WIDTH)(x)
-    crossed = keras.Model(x, FlowAttention(2, 3, causal=True)(x, other))
-    with pytest.raises(
-        ValueError, match=r"one sequence as its input .*Received: layer"
-    ):
-        stream(crossed, inputs[1], get_initial_state(crossed, 2))
+    segments = MixedChunkAttention(**GATED)(x, segment_ids=ids)
+    crossed = FlowAttention(2, 3, causal=True)(x, keras.layers.Dense(WIDTH)(x))
+    for outputs in (segments, crossed):
+        streaming = StreamingModel(keras.Model([x, ids], outputs))
+        message = r"one sequence as its input .*Received: layer"
+        with pytest.raises(ValueError, match=message):
+            streaming.stream(inputs[::-1], streaming.get_initial_state(2))

@@ -1,0 +1,292 @@
+"""StreamingModel: a whole model, continued piece by piece."""
+
+import inspect
+
+import keras
+from keras import ops
+from keras import tree
+
+from keras_flash.layers.scale_norm import ScaleNorm
+from keras_flash.layers.scale_offset import ScaleOffset
+from keras_flash.layers.validation import check_bool
+from keras_flash.layers.validation import check_length
+from keras_flash.layers.validation import check_token_ids
+
+TOKENWISE = (
+    keras.layers.Activation,
+    keras.layers.ActivityRegularization,
+    keras.layers.AlphaDropout,
+    keras.layers.BatchNormalization,
+    keras.layers.Concatenate,
+    keras.layers.Dense,
+    keras.layers.Dropout,
+    keras.layers.ELU,
+    keras.layers.Embedding,
+    keras.layers.GaussianDropout,
+    keras.layers.GaussianNoise,
+    keras.layers.Identity,
+    keras.layers.LayerNormalization,
+    keras.layers.LeakyReLU,
+    keras.layers.RMSNormalization,
+    keras.layers.ReLU,
+    keras.layers.Rescaling,
+    keras.layers.Softmax,
+    keras.layers.SpatialDropout1D,
+    keras.layers.UnitNormalization,
+    keras.layers.Add,
+    keras.layers.Average,
+    keras.layers.Maximum,
+    keras.layers.Minimum,
+    keras.layers.Multiply,
+    keras.layers.Subtract,
+    ScaleNorm,
+    ScaleOffset,
+)
+# `x + y`, `keras.ops.tanh(x)` and their like, which a functional model holds too.
+ELEMENTWISE = (
+    *("Absolute", "Add", "Cast", "Divide", "Exp", "Gelu", "Log", "Multiply"),
+    *("Negative", "Relu", "Sigmoid", "Silu", "Softplus", "Sqrt", "Square"),
+    *("Subtract", "Tanh", "TrueDivide"),
+)
+LAST_AXIS = (-1, 2)  # of (b, t, d)
+
+
+class StreamingModel:
+    """A functional or sequential model that continues sequences piece by piece.
+
+    Layers with `get_initial_state` and `stream` are streamed; every other layer must
+    treat each token alone, and is called as it is. A layer of your own that does the
+    latter says so by an attribute `tokenwise = True`. The model is not copied: its
+    weights are read at each step.
+
+    Every token of a piece counts, up to `length`: masks, implicit or given to the
+    model as an input, are not read.
+
+    Args:
+        model: functional or sequential `keras.Model`, built.
+        jit_compile: bool, whether `stream` is compiled: by XLA, or by torch.compile.
+            One program serves every position; a new one is made for each new shape
+            of a piece. Values that a program cannot see, as token ids, are not
+            checked then. Defaults to `False`.
+
+    Raises:
+        ValueError: for a layer that cannot be streamed, by name.
+
+    Example:
+
+    >>> ids = keras.Input((None,), dtype="int32")
+    >>> x = keras.layers.Embedding(256, 64)(ids)
+    >>> x = MixedChunkAttention(causal=True)(x) + x
+    >>> streaming = StreamingModel(keras.Model(ids, keras.layers.Dense(256)(x)))
+    >>> state = streaming.get_initial_state(batch_size=1)
+    >>> logits, state = streaming.stream(np.array([[7, 8, 9]]), state)
+    """
+
+    def __init__(self, model, jit_compile=False):
+        check_bool("jit_compile", jit_compile)
+        is_functional = isinstance(model, keras.Model) and hasattr(
+            model, "_nodes_by_depth"
+        )
+        is_sequential = isinstance(model, keras.Sequential) and model.built
+        if not is_functional and not is_sequential:
+            raise ValueError(
+                "`model` must be a functional model or a built sequential one to be "
+                f"streamed. Received: model={getattr(model, 'name', model)!r}, "
+                f"{type(model).__name__}"
+            )
+        self.model = model
+        self.jit_compile = jit_compile
+        self._parts = {}  # what has a state, by key, in the order of the calls
+        for layer, arguments in _nodes(model):
+            if isinstance(layer, keras.Model):
+                part = StreamingModel(layer)
+            elif hasattr(layer, "stream") and hasattr(layer, "get_initial_state"):
+                part = layer
+            elif _is_tokenwise(layer, arguments):
+                continue
+            else:
+                raise ValueError(
+                    "Each layer must have `get_initial_state` and `stream` or treat "
+                    "each token alone for a model to be streamed. "
+                    f"Received: layer={layer.name!r}, {type(layer).__name__}"
+                )
+            key, count = layer.name, 1
+            while key in self._parts:  # called twice, it has two states
+                count += 1
+                key = f"{layer.name}_call_{count}"
+            self._parts[key] = part
+        self._step = _compiled(model, self._run) if jit_compile else self._run
+
+    def get_initial_state(self, batch_size, max_length=None):
+        """The state before the first token.
+
+        Args:
+            batch_size: int, or a scalar int tensor.
+            max_length: int, room for so many tokens in the caches of layers that have
+                one (`GatedAttentionUnit`). Other layers need none.
+
+        Returns:
+            Nested dict of tensors, each with the batch as its first axis, by the
+            names of the layers.
+
+        Raises:
+            ValueError: where `max_length` is missing, and for a `batch_size` that is
+                no positive integer.
+        """
+        state = {}
+        for key, part in self._parts.items():
+            arguments = inspect.signature(part.get_initial_state).parameters
+            if "max_length" not in arguments:
+                state[key] = part.get_initial_state(batch_size)
+            elif max_length is None and not isinstance(part, StreamingModel):
+                raise ValueError(
+                    "`max_length` must be given where a layer has a key/value cache, "
+                    f"here {key!r}. Received: max_length=None"
+                )
+            else:
+                state[key] = part.get_initial_state(batch_size, max_length)
+        return state
+
+    def stream(self, inputs, state, length=None):
+        """Continues a sequence by a piece of any length.
+
+        However a sequence is cut into pieces, the outputs equal those of one call in
+        inference.
+
+        Args:
+            inputs: the inputs of the model, tensors `(b, t, ...)`.
+            state: what `get_initial_state` or the previous `stream` gave.
+            length: int or scalar int tensor from 0 to t, as for the layers.
+
+        Returns:
+            The outputs of the model for the piece, and the new state.
+
+        Raises:
+            ValueError: for a state that is not of this model, batch size and dtype
+                policy, for token ids outside the vocabulary, and for a `length` that
+                is out of range or no integer.
+        """
+        tensors = tree.flatten(inputs)
+        wanted = self.model.inputs
+        if len(tensors) != len(wanted):
+            raise ValueError(
+                f"`inputs` must be the {len(wanted)} inputs of the model. "
+                f"Received: {len(tensors)} tensors"
+            )
+        tensors = [
+            ops.convert_to_tensor(tensor, dtype=symbol.dtype)
+            for tensor, symbol in zip(tensors, wanted)
+        ]
+        length = None if length is None else check_length(length, tensors[0])
+        return self._step(tensors, state, length)
+
+    def _run(self, tensors, state, length):
+        keys = iter(self._parts)
+        if not isinstance(state, dict) or set(state) != set(self._parts):
+            given = sorted(state) if isinstance(state, dict) else state
+            raise ValueError(
+                "`state` must be what `get_initial_state` or `stream` of this model "
+                f"gave, a dict of {', '.join(self._parts)}. Received: state={given}"
+            )
+        new_state = {}
+
+        def runner(layer):
+            if not isinstance(layer, keras.Model) and not hasattr(layer, "stream"):
+                return lambda *args, **kwargs: _call(layer, args, kwargs)
+            key = next(keys)
+            part = self._parts[key]
+
+            def step(*args, **kwargs):
+                if isinstance(part, StreamingModel):
+                    inputs = args[0]
+                else:
+                    inputs = _only_input(layer, args, kwargs)
+                outputs, new_state[key] = part.stream(inputs, state[key], length)
+                return outputs
+
+            return step
+
+        if isinstance(self.model, keras.Sequential):
+            (outputs,) = tensors
+            for layer in self.model.layers:
+                outputs = runner(layer)(outputs)
+        else:
+            outputs = self.model._run_through_graph(tensors, operation_fn=runner)
+        return outputs, new_state
+
+
+def _compiled(model, run):
+    """`run` as one program, that takes the weights of the model as they are."""
+    backend = keras.backend.backend()
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(run, jit_compile=True)
+    if backend == "jax":
+        import jax
+
+        @jax.jit
+        def stateless(weights, tensors, state, length):
+            with keras.StatelessScope(zip(model.variables, weights)):
+                return run(tensors, state, length)
+
+        def step(tensors, state, length):
+            weights = [variable.value for variable in model.variables]
+            return stateless(weights, tensors, state, length)
+
+        return step
+    import torch
+
+    return torch.no_grad()(torch.compile(run, dynamic=False, fullgraph=True))
+
+
+def _nodes(model):
+    """Each layer or operation of a model in the order of its calls, and arguments."""
+    if isinstance(model, keras.Sequential):
+        return [(layer, ()) for layer in model.layers]
+    by_depth = model._nodes_by_depth
+    return [
+        (node.operation, tree.flatten((node.arguments.args, node.arguments.kwargs)))
+        for depth in sorted(by_depth, reverse=True)
+        for node in by_depth[depth]
+        if node.operation is not None and not node.is_input
+    ]
+
+
+def _call(layer, args, kwargs):
+    if isinstance(layer, keras.layers.Embedding) and not kwargs.get("reverse"):
+        check_token_ids(args[0], layer.input_dim)
+    return layer(*args, **kwargs)
+
+
+def _only_input(layer, args, kwargs):
+    """The one sequence that a layer streams; masks are not read."""
+    given = [x for x in args if x is not None]
+    given += [
+        x
+        for name, x in kwargs.items()
+        if ops.is_tensor(x) and not name.endswith("mask")
+    ]
+    if any(x is not given[0] for x in given):
+        raise ValueError(
+            "A layer must have one sequence as its input to be streamed: no segments, "
+            f"no second sequence. Received: layer={layer.name!r}"
+        )
+    return given[0]
+
+
+def _is_tokenwise(layer, arguments):
+    if hasattr(layer, "tokenwise"):
+        return layer.tokenwise
+    if not isinstance(layer, keras.layers.Layer):
+        # A constant with a value for each position would not move on with the pieces.
+        return type(layer).__name__ in ELEMENTWISE and not any(
+            ops.is_tensor(x)
+            and not isinstance(x, keras.KerasTensor)
+            and len(x.shape) > 1
+            and x.shape[-2] != 1
+            for x in arguments
+        )
+    axes = getattr(layer, "axis", -1)
+    axes = axes if isinstance(axes, (list, tuple)) else [axes]
+    return isinstance(layer, TOKENWISE) and all(axis in LAST_AXIS for axis in axes)
