@@ -1,0 +1,313 @@
+"""Time of one generated token: by position, against the prefix, against GPT-2.
+
+    KERAS_BACKEND=jax python benchmarks/decoding.py            # one backend
+    KERAS_BACKEND=jax python benchmarks/decoding.py --publish  # its rows in README.md
+
+Needs the extra `nlp`. Every time is a median, of steps that take turns with what they
+are compared with, in one process. Both steps are compiled (XLA, or torch.compile).
+Writes one JSON line a row to benchmarks/results/decoding-BACKEND.jsonl.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import time
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import keras_hub
+import numpy as np
+
+import keras_flash
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks/results"
+BACKEND = keras.backend.backend()
+VOCABULARY_SIZE, WIDTH = 256, 512
+NEAR, FAR = 1_024, 65_536  # positions
+PREFIX = 4_096
+CACHE = 16_384  # tokens in the cache of GPT-2
+STEPS, ROUNDS = 20, 9  # tokens in a turn, turns
+
+
+def flash(layers=8):
+    """Eight layers are of the size of four of GPT-2's."""
+    backbone = keras_flash.FLASHBackbone(
+        VOCABULARY_SIZE, num_layers=layers, hidden_dim=WIDTH, causal=True
+    )
+    return keras_flash.FLASHCausalLM(backbone)
+
+
+def flowformer(layers=4):
+    backbone = keras_flash.FlowformerBackbone(
+        VOCABULARY_SIZE,
+        num_layers=layers,
+        num_heads=8,
+        hidden_dim=WIDTH,
+        intermediate_dim=4 * WIDTH,
+        causal=True,
+    )
+    return keras_flash.FlowformerCausalLM(backbone)
+
+
+def demo(layers=4):
+    """The size of examples/language_model.py."""
+    backbone = keras_flash.FLASHBackbone(
+        VOCABULARY_SIZE, num_layers=layers, hidden_dim=128, chunk_size=128, causal=True
+    )
+    return keras_flash.FLASHCausalLM(backbone)
+
+
+def gpt2(layers=4):
+    backbone = keras_hub.models.GPT2Backbone(
+        vocabulary_size=VOCABULARY_SIZE,
+        num_layers=layers,
+        num_heads=8,
+        hidden_dim=WIDTH,
+        intermediate_dim=4 * WIDTH,
+        max_sequence_length=CACHE,
+    )
+    return keras_hub.models.GPT2CausalLM(backbone, preprocessor=None)
+
+
+def wait(tree):
+    """Until the first tensor of a tree is there."""
+    leaf = keras.tree.flatten(tree)[0]
+    if BACKEND == "jax":
+        leaf.block_until_ready()
+    else:
+        keras.ops.convert_to_numpy(leaf)
+
+
+def compiled(model, function):
+    """`function` of tensors, compiled, with the weights of the model as they are."""
+    if BACKEND == "tensorflow":
+        import tensorflow as tf
+
+        return tf.function(function, jit_compile=True)
+    if BACKEND == "jax":
+        import jax
+
+        @jax.jit
+        def stateless(weights, *arguments):
+            with keras.StatelessScope(zip(model.variables, weights)):
+                return function(*arguments)
+
+        weights = [variable.value for variable in model.variables]
+        return lambda *arguments: stateless(weights, *arguments)
+    import torch
+
+    return torch.no_grad()(torch.compile(function, dynamic=False))
+
+
+def stepper(model):
+    """A function of a state that generates STEPS tokens, and the state at NEAR."""
+    streaming = keras_flash.StreamingModel(model, jit_compile=True)
+    token = token_inputs(1)
+
+    def steps(state):
+        for _ in range(STEPS):
+            logits, state = streaming.stream(token, state)
+        wait(logits)
+
+    state = streaming.get_initial_state(1)
+    for _ in range(NEAR // 256):  # a prompt, in pieces
+        _, state = streaming.stream(token_inputs(256), state)
+    return steps, state
+
+
+def token_inputs(length):
+    ids = np.random.default_rng(0).integers(0, VOCABULARY_SIZE, (1, length))
+    return {"token_ids": ids.astype("int32"), "padding_mask": np.ones((1, length))}
+
+
+def moved(state, distance):
+    """The state of as many tokens more, of whole chunks: what it holds is the same."""
+    if not isinstance(state, dict):
+        return state
+    return {
+        key: x + distance if key == "position" else moved(x, distance)
+        for key, x in state.items()
+    }
+
+
+def in_turn(*functions):
+    """Median seconds of each function."""
+    times = [[] for _ in functions]
+    for function in functions:
+        function()  # compiles
+    for _ in range(ROUNDS):
+        for function, measured in zip(functions, times):
+            start = time.perf_counter()
+            function()
+            measured.append(time.perf_counter() - start)
+    return [statistics.median(measured) for measured in times]
+
+
+def size_of(state):
+    return sum(
+        int(np.prod(x.shape))
+        * np.dtype(keras.backend.standardize_dtype(x.dtype)).itemsize
+        for x in keras.tree.flatten(state)
+    )
+
+
+def by_position(name, model):
+    """A token at FAR over a token at NEAR."""
+    steps, near = stepper(model)
+    far = moved(near, FAR - NEAR)
+    first, second = in_turn(lambda: steps(near), lambda: steps(far))
+    return dict(
+        model=name,
+        row="position",
+        token_ms=1e3 * first / STEPS,
+        far_over_near=second / first,
+    )
+
+
+def against_prefix(name, model):
+    """Computing the whole prefix again, over one token from the state."""
+    steps, state = stepper(model)
+    inputs = keras.tree.map_structure(
+        lambda x: keras.ops.convert_to_tensor(x, "int32"), token_inputs(PREFIX)
+    )
+    forward = compiled(model, lambda ids, mask: last_logits(model, ids, mask))
+    token, again = in_turn(
+        lambda: steps(state),
+        lambda: wait(forward(inputs["token_ids"], inputs["padding_mask"])),
+    )
+    return dict(
+        model=name,
+        row="prefix",
+        token_ms=1e3 * token / STEPS,
+        prefix_ms=1e3 * again,
+        times_faster=again / (token / STEPS),
+    )
+
+
+def last_logits(model, ids, mask):
+    return model({"token_ids": ids, "padding_mask": mask})[:, -1]
+
+
+def against_gpt2(name, model):
+    """A token of GPT-2 with a cache of CACHE tokens, over one from the state."""
+    steps, state = stepper(model)
+    peer = gpt2()
+    cache = keras.ops.zeros((1, 4, 2, CACHE, 8, WIDTH // 8))
+    token = keras.ops.convert_to_tensor([[7]], "int32")
+
+    def call(cache, index):
+        logits, _, cache = peer.call_with_cache(token, cache, index)
+        return logits, cache
+
+    step = compiled(peer, call)
+    index = keras.ops.convert_to_tensor(CACHE - STEPS - 1, "int32")
+
+    def peer_steps():
+        kept = cache
+        for _ in range(STEPS):
+            logits, kept = step(kept, index)
+        wait(logits)
+
+    ours, theirs = in_turn(lambda: steps(state), peer_steps)
+    return dict(
+        model=name,
+        row="gpt2",
+        token_ms=1e3 * ours / STEPS,
+        gpt2_ms=1e3 * theirs / STEPS,
+        times_faster=theirs / ours,
+        state_bytes=size_of(state),
+        cache_bytes=size_of(cache),
+        parameters=model.count_params(),
+        gpt2_parameters=peer.count_params() - CACHE * WIDTH,  # less its positions
+    )
+
+
+def measure():
+    yield by_position("FLASH", flash())
+    yield by_position("Flowformer", flowformer())
+    yield against_prefix("FLASH", flash())
+    yield against_prefix("Flowformer", flowformer())
+    yield against_prefix("FLASH of the demo", demo())
+    yield against_gpt2("FLASH", flash())
+    yield against_gpt2("Flowformer", flowformer())
+
+
+def table(rows):
+    """The rows of all backends, in Markdown."""
+    lines = [
+        f"Batch 1, width {WIDTH}, vocabulary {VOCABULARY_SIZE}, float32, compiled, "
+        f"{rows[0]['machine']}; FLASH 8 layers, chunk 256, Flowformer 4 layers; times "
+        "of one token.",
+        "",
+        f"| model | backend | ms a token | at {FAR:,} over at {NEAR:,} | times faster "
+        f"than the prefix of {PREFIX:,} again | times faster than GPT-2 at {CACHE:,} "
+        "| its cache over our state |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    found = {(row["model"], row["backend"], row["row"]): row for row in rows}
+    for model, backend in dict.fromkeys((r["model"], r["backend"]) for r in rows):
+        kinds = [found.get((model, backend, k)) for k in ("position", "prefix", "gpt2")]
+        position, prefix, peer = kinds
+        cells = [
+            model,
+            backend,
+            f"{(position or prefix)['token_ms']:.1f}",
+            f"{position['far_over_near']:.2f}" if position else "",
+            f"{prefix['times_faster']:.0f}" if prefix else "",
+            f"{peer['times_faster']:.1f}" if peer else "",
+            f"{peer['cache_bytes'] / peer['state_bytes']:.0f}" if peer else "",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main():
+    global NEAR, FAR, PREFIX, CACHE, WIDTH, STEPS, ROUNDS
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--smoke", action="store_true", help="tiny, to see it run")
+    parser.add_argument("--publish", action="store_true", help="renew README.md")
+    parser.add_argument(
+        "--output", type=pathlib.Path, default=ROOT / "benchmarks/results"
+    )
+    arguments = parser.parse_args()
+    if arguments.smoke:
+        NEAR, FAR, PREFIX, CACHE, WIDTH, STEPS, ROUNDS = 256, 512, 64, 128, 16, 2, 1
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+    about = dict(
+        backend=BACKEND,
+        keras=keras.__version__,
+        commit=commit,
+        machine=f"{platform.machine()}, {os.cpu_count()} cores",
+    )
+    with (arguments.output / f"decoding-{BACKEND}.jsonl").open("w") as file:
+        for row in measure():
+            line = json.dumps({**row, **about})
+            file.write(line + "\n")
+            print(line, flush=True)
+    rows = [
+        json.loads(line)
+        for path in sorted(arguments.output.glob("decoding-*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+    rows.sort(key=lambda row: row["model"])
+    print(table(rows))
+    if arguments.publish:
+        sys.path.insert(0, str(ROOT / "examples"))
+        import artefacts
+
+        artefacts.write_in_readme("decoding table", table(rows))
+
+
+if __name__ == "__main__":
+    main()
