@@ -1,0 +1,122 @@
+"""Trains FLASHCausalLM on subwords of Shakespeare: strings in, strings out.
+
+    python examples/train_flash_lm.py            # a few minutes on two cores
+    python examples/train_flash_lm.py --steps 3  # a smoke run
+
+The model of the demo with keras-hub around it: a SentencePiece tokenizer trained on the
+text, `fit` and `evaluate` on strings, and `generate` from a state of constant size. Needs
+the extra `nlp`. examples/README.md has the number to expect.
+"""
+
+import argparse
+import math
+import os
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import keras_hub
+import language_model
+import tensorflow as tf
+
+from keras_flash import FLASHBackbone
+from keras_flash import FLASHCausalLM
+from keras_flash import FLASHCausalLMPreprocessor
+
+VOCABULARY_SIZE = 2_000
+TOKENIZER_BYTES = 1_000_000  # of the text, for the tokenizer to be trained on
+HIDDEN_DIM = 128
+NUM_LAYERS = 4
+CHUNK_SIZE = 128
+SEQUENCE_LENGTH = 256  # tokens, of about three bytes each
+DOCUMENT = 2_000  # bytes, more than SEQUENCE_LENGTH tokens: no batch holds padding
+BATCH_SIZE = 8
+STEPS = 600
+LEARNING_RATE = 8e-3
+WARMUP = 0.125  # of the steps; then a cosine down to zero
+PROMPTS = ["To be, or not to be", "My lord,"]
+GENERATED = 400  # tokens, far more than the model was trained at
+
+
+def documents(text, size=DOCUMENT):
+    """The text in pieces, as strings. Line breaks are spaces to the tokenizer."""
+    count = len(text) // size
+    pieces = text[: count * size].reshape(count, size)
+    return [bytes(piece).decode("latin-1") for piece in pieces]
+
+
+def train_tokenizer(text):
+    proto = keras_hub.tokenizers.compute_sentence_piece_proto(
+        tf.data.Dataset.from_tensor_slices(documents(text[:TOKENIZER_BYTES])),
+        vocabulary_size=VOCABULARY_SIZE,
+    )
+    return keras_hub.tokenizers.SentencePieceTokenizer(proto=proto)
+
+
+def bytes_a_token(tokenizer, texts):
+    return sum(map(len, texts)) / sum(len(row) for row in tokenizer(texts))
+
+
+def optimizer(steps):
+    warmup = max(1, int(WARMUP * steps))
+    schedule = keras.optimizers.schedules.CosineDecay(
+        0.0,
+        decay_steps=max(1, steps - warmup),
+        warmup_target=LEARNING_RATE,
+        warmup_steps=warmup,
+    )
+    return keras.optimizers.AdamW(
+        schedule, weight_decay=0.1, beta_2=0.98, global_clipnorm=1.0
+    )
+
+
+def take(texts, steps):
+    """As many texts as the steps need, from all over."""
+    needed = steps * BATCH_SIZE
+    texts = texts * math.ceil(needed / len(texts))
+    return texts[:: len(texts) // needed][:needed]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    keras.utils.set_random_seed(arguments.seed)
+    text, held_out = language_model.load_text()
+    texts, unseen = documents(text), documents(held_out)
+
+    tokenizer = train_tokenizer(text)
+    preprocessor = FLASHCausalLMPreprocessor(tokenizer, SEQUENCE_LENGTH)
+    backbone = FLASHBackbone(
+        vocabulary_size=tokenizer.vocabulary_size(),
+        num_layers=NUM_LAYERS,
+        hidden_dim=HIDDEN_DIM,
+        chunk_size=CHUNK_SIZE,
+        causal=True,
+    )
+    causal_lm = FLASHCausalLM(backbone, preprocessor)
+    print(f"{keras.backend.backend()}: {causal_lm.count_params():,} parameters")
+    on_tensorflow = keras.backend.backend() == "tensorflow"
+    causal_lm.compile(
+        optimizer(arguments.steps),
+        sampler=keras_hub.samplers.TopPSampler(0.9, seed=arguments.seed),
+        jit_compile=on_tensorflow or "auto",
+    )
+    causal_lm.fit(take(texts, arguments.steps), batch_size=BATCH_SIZE)
+
+    unseen = unseen if arguments.steps == STEPS else unseen[:BATCH_SIZE]
+    loss, accuracy = causal_lm.evaluate(unseen, batch_size=BATCH_SIZE, verbose=0)
+    a_token = loss / math.log(2)
+    a_byte = a_token / bytes_a_token(tokenizer, unseen)
+    print(
+        f"held out: {a_token:.3f} bits a token, {a_byte:.3f} bits a byte, "
+        f"{100 * accuracy:.1f}% of the next tokens right\n"
+    )
+    for written in causal_lm.generate(PROMPTS, max_length=GENERATED):
+        print(written, "\n")
+
+
+if __name__ == "__main__":
+    main()
