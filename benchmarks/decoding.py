@@ -4,8 +4,8 @@
     KERAS_BACKEND=jax python benchmarks/decoding.py --publish  # its rows in README.md
 
 Needs the extra `nlp`. Every time is a median, of steps that take turns with what they
-are compared with, in one process. Both steps are compiled (XLA, or torch.compile).
-Writes one JSON line a row to benchmarks/results/decoding-BACKEND.jsonl.
+are compared with, in one process. Both are compiled: by XLA, the loop over tokens too,
+or by torch.compile. Writes one JSON line a row to benchmarks/results/decoding-BACKEND.jsonl.
 """
 
 import argparse
@@ -108,19 +108,39 @@ def compiled(model, function):
 
 
 def stepper(model):
-    """A function of a state that generates STEPS tokens, and the state at NEAR."""
-    streaming = keras_flash.StreamingModel(model, jit_compile=True)
-    token = token_inputs(1)
+    """A function of a state that generates STEPS tokens, and the state at NEAR.
 
-    def steps(state):
+    Greedily, in one compiled loop, as `generate` does; on torch in a loop of Python
+    around a compiled step, likewise.
+    """
+    mask = keras.ops.ones((1, 1), "int32")
+
+    def step(token, state):
+        inputs = {"token_ids": token, "padding_mask": mask}
+        logits, state = streaming.stream(inputs, state)
+        return keras.ops.cast(keras.ops.argmax(logits, axis=-1), "int32"), state
+
+    streaming = keras_flash.StreamingModel(model, jit_compile=BACKEND == "torch")
+    loop = in_a_loop(model, step)
+    token = keras.ops.convert_to_tensor([[7]], "int32")
+    prompt = keras_flash.StreamingModel(model, jit_compile=True)
+    state = prompt.get_initial_state(1)
+    for _ in range(NEAR // 256):  # in pieces
+        _, state = prompt.stream(token_inputs(256), state)
+    return lambda state: wait(loop(token, state)), state
+
+
+def in_a_loop(model, step):
+    """`step` STEPS times over its own results: one program, but on torch."""
+
+    def loop(*carry):
+        if BACKEND != "torch":
+            return keras.ops.fori_loop(0, STEPS, lambda _, c: step(*c), carry)
         for _ in range(STEPS):
-            logits, state = streaming.stream(token, state)
-        wait(logits)
+            carry = step(*carry)
+        return carry
 
-    state = streaming.get_initial_state(1)
-    for _ in range(NEAR // 256):  # a prompt, in pieces
-        _, state = streaming.stream(token_inputs(256), state)
-    return steps, state
+    return loop if BACKEND == "torch" else compiled(model, loop)
 
 
 def token_inputs(length):
@@ -203,19 +223,14 @@ def against_gpt2(name, model):
     cache = keras.ops.zeros((1, 4, 2, CACHE, 8, WIDTH // 8))
     token = keras.ops.convert_to_tensor([[7]], "int32")
 
-    def call(cache, index):
+    def call(token, cache, index):
         logits, _, cache = peer.call_with_cache(token, cache, index)
-        return logits, cache
+        token = keras.ops.cast(keras.ops.argmax(logits, axis=-1), "int32")
+        return token, cache, index + 1
 
-    step = compiled(peer, call)
     index = keras.ops.convert_to_tensor(CACHE - STEPS - 1, "int32")
-
-    def peer_steps():
-        kept = cache
-        for _ in range(STEPS):
-            logits, kept = step(kept, index)
-        wait(logits)
-
+    loop = in_a_loop(peer, compiled(peer, call) if BACKEND == "torch" else call)
+    peer_steps = lambda: wait(loop(token, cache, index))  # noqa: E731
     ours, theirs = in_turn(lambda: steps(state), peer_steps)
     return dict(
         model=name,

@@ -84,8 +84,8 @@ def main():
     _, accuracy = masked_lm.evaluate(unseen, batch_size=batch_size, verbose=0)
     counts = np.bincount(np.concatenate([np.array(row) for row in tokenizer(unseen)]))
     print(
-        f"held out: {100 * accuracy:.1f}% of the masked tokens found; the most frequent "
-        f"token alone is {100 * counts.max() / counts.sum():.1f}%\n"
+        f"held out: {100 * accuracy:.1f}% of the masked tokens found; the most "
+        f"frequent token alone is {100 * counts.max() / counts.sum():.1f}%\n"
     )
     for sentence in SENTENCES:
         print(sentence, " ".join(fill_in(masked_lm, sentence)))

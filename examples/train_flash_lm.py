@@ -3,9 +3,9 @@
     python examples/train_flash_lm.py            # a few minutes on two cores
     python examples/train_flash_lm.py --steps 3  # a smoke run
 
-The model of the demo with keras-hub around it: a SentencePiece tokenizer trained on the
-text, `fit` and `evaluate` on strings, and `generate` from a state of constant size. Needs
-the extra `nlp`. examples/README.md has the number to expect.
+The model of the demo with keras-hub around it: a SentencePiece tokenizer trained on
+the text, `fit` and `evaluate` on strings, and `generate` from a state of constant
+size. Needs the extra `nlp`. examples/README.md has the number to expect.
 """
 
 import argparse

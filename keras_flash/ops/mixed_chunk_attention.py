@@ -144,13 +144,13 @@ def _count(mask):
 def divide(queries, count, total):
     """Queries over m: the count of keys where `total` is `None`.
 
-    `count` is `(b, g)` or `(b, g, c)`. A sum of no keys is 0 whatever it is
+    `count` has the first axes of the queries. A sum of no keys is 0 whatever it is
     divided by.
     """
     if total is not None:
         return queries / total
     count = ops.cast(ops.maximum(count, 1), queries.dtype)
-    while len(count.shape) < 4:
+    while len(count.shape) < len(queries.shape):
         count = ops.expand_dims(count, -1)
     return queries / count
 

@@ -23,6 +23,7 @@ from keras_flash.ops.scan import exclusive
 from keras_flash.ops.scan import merge_axis
 from keras_flash.ops.scan import pad_axis
 from keras_flash.ops.scan import split_axis
+from keras_flash.ops.segments import visible_keys
 from keras_flash.ops.streams import lay_out
 from keras_flash.ops.streams import pick
 from keras_flash.ops.streams import slot_index
@@ -64,20 +65,74 @@ def mixed_chunk_attention_stream(
     Returns:
         `(b, t, e)` in at least float32, and the new state.
     """
-    size, count = ops.shape(values)[1], chunk_size
-    single = values.shape[1] == 1
-    num_chunks = (size + 2 * count - 2) // count  # enough wherever it starts
-    chunk, start = state["position"] // count, state["position"] % count
-    index = slot_index(num_chunks * count, start)  # (b, g c)
-    ended = (start + length) // count  # how many chunks end in this piece
+    divisor = None
+    if quadratic is not None:
+        divisor = score_divisor(quadratic[0], chunk_size, activation, scale_scores)
+    form = _token if values.shape[1] == 1 else _piece
+    outputs, state_after = form(
+        quadratic,
+        linear,
+        at_least_float32(values),
+        state,
+        length,
+        chunk_size,
+        bias,
+        activation,
+        divisor,
+        fixed_total(global_normalization, chunk_size),
+    )
+    state_after["position"] = state["position"] + length
+    return outputs, state_after
+
+
+def _token(
+    quadratic, linear, values, state, length, size, bias, activation, divisor, total
+):
+    """One token: a row of scores, and one product of two vectors for the sums."""
+    start = state["position"] % size
+    index = slot_index(size, start)  # (b, c), 0 where the token belongs
+    ended = ops.equal(start + length, size)
+    ended = ops.expand_dims(ops.expand_dims(ended, 1), 1)
+    outputs, after = 0.0, {}
+    if quadratic is not None:
+        queries, keys = [at_least_float32(x) for x in quadratic]
+        keys = lay_out(state["keys"], keys, index, length)
+        laid_out = lay_out(state["values"], values, index, length)
+        scores = ops.matmul(queries / divisor, ops.swapaxes(keys, 1, 2))  # (b, 1, c)
+        distances = ops.expand_dims(index, 1)
+        if bias is not None:
+            scores = scores + bias(distances)
+        weights = attention_weights(scores, distances <= 0, activation)
+        outputs = ops.matmul(weights, laid_out)
+        for name, x in (("keys", keys), ("values", laid_out)):
+            after[name] = ops.cast(ops.where(ended, 0.0, x), state[name].dtype)
+    if linear is not None:
+        queries, keys = [at_least_float32(x) for x in linear]
+        before = state["position"] - start  # keys in the chunks before
+        queries = divide(queries, ops.expand_dims(before, 1), total)
+        outputs = outputs + ops.matmul(queries, state["summary"])
+        came = ops.swapaxes(keys, 1, 2) * values  # (b, d, e)
+        pending = state["pending"] + ops.where(length > 0, came, 0.0)
+        after["summary"] = state["summary"] + ops.where(ended, pending, 0.0)
+        after["pending"] = ops.where(ended, 0.0, pending)
+    return outputs, after
+
+
+def _piece(
+    quadratic, linear, values, state, length, size, bias, activation, divisor, total
+):
+    """Several tokens, laid out in chunks beside what the current chunk holds."""
+    num_tokens = ops.shape(values)[1]
+    num_chunks = (num_tokens + 2 * size - 2) // size  # enough wherever it starts
+    chunk, start = state["position"] // size, state["position"] % size
+    index = slot_index(num_chunks * size, start)  # (b, g c)
+    ended = (start + length) // size  # how many chunks end in this piece
 
     def chunks(x):
-        return split_axis(x, num_chunks, count)
+        return split_axis(x, num_chunks, size)
 
     def lay_out_queries(x):
-        """In chunks; those of a single token stay one row."""
-        x = at_least_float32(x)
-        return ops.expand_dims(x, 1) if single else chunks(take_rows(x, index))
+        return chunks(take_rows(at_least_float32(x), index))
 
     def lay_out_keys(x, cache=None):
         x = at_least_float32(x)
@@ -85,56 +140,35 @@ def mixed_chunk_attention_stream(
         return chunks(lay_out(cache, x, index, length))
 
     laid_out = lay_out_keys(values, state.get("values"))  # (b, g, c, e)
-    new_state = {"position": state["position"] + length}
-    outputs = 0.0
+    outputs, after = 0.0, {}
     if quadratic is not None:
         queries = lay_out_queries(quadratic[0])
         keys = lay_out_keys(quadratic[1], state["keys"])
-        divisor = score_divisor(queries, count, activation, scale_scores)
         scores = ops.matmul(queries / divisor, ops.swapaxes(keys, 2, 3))
-        visible, biases = _inside(index, count, single, bias)
         if bias is not None:
-            scores = scores + biases
+            distances = distances_between(size, size)
+            scores = scores + toeplitz_matrix(bias(distances), size, size)
+        places = ops.arange(0, size, dtype="int32")
+        visible = visible_keys(places, places)
         weights = attention_weights(scores, visible, activation)
         outputs = ops.matmul(weights, laid_out)
         for name, x in (("keys", keys), ("values", laid_out)):
             # Of the chunk that the next token goes to: none yet where it is new.
             current = pick(pad_axis(x, 1), ended)
-            new_state[name] = ops.cast(current, state[name].dtype)
+            after[name] = ops.cast(current, state[name].dtype)
     if linear is not None:
-        queries = lay_out_queries(linear[0])
-        if single:  # one product of two vectors
-            token = [
-                ops.expand_dims(at_least_float32(x), 1) for x in (linear[1], values)
-            ]
-            came = ops.where(length > 0, chunk_summaries(*token), 0.0)
-        else:
-            came = chunk_summaries(lay_out_keys(linear[1]), laid_out)  # (b, g, d, e)
+        queries, came = lay_out_queries(linear[0]), lay_out_keys(linear[1])
+        came = chunk_summaries(came, laid_out)  # (b, g, d, e)
         pending = ops.expand_dims(state["pending"], 1)
         came = ops.concatenate([pending + came[:, :1], came[:, 1:]], axis=1)
         came = pad_axis(came, 1)
         (before,) = exclusive((ops.cumsum(came, axis=1),), (0.0,))
         before = before + ops.expand_dims(state["summary"], 1)  # (b, g + 1, d, e)
         number = ops.expand_dims(chunk, 1) + ops.arange(0, num_chunks, dtype="int32")
-        total = fixed_total(global_normalization, count)
-        queries = divide(queries, number * count, total)
+        queries = divide(queries, number * size, total)
         outputs = outputs + ops.matmul(queries, before[:, :-1])
-        new_state["summary"] = pick(before, ended)
-        new_state["pending"] = pick(came, ended)
+        after["summary"] = pick(before, ended)
+        after["pending"] = pick(came, ended)
     outputs = merge_axis(outputs)
-    if not single:
-        places = ops.arange(0, size, dtype="int32")
-        outputs = take_rows(outputs, ops.expand_dims(start, 1) + places)
-    return outputs, new_state
-
-
-def _inside(index, count, single, bias):
-    """Which keys of its chunk a query sees, and their biases."""
-    if single:  # the query is token 0 of the piece, and slots are counted from it
-        distances = ops.expand_dims(ops.expand_dims(index, 1), 1)  # (b, 1, 1, c)
-        return distances <= 0, None if bias is None else bias(distances)
-    slots = ops.arange(0, count, dtype="int32")
-    visible = ops.expand_dims(slots, 0) <= ops.expand_dims(slots, 1)  # (c, c)
-    if bias is None:
-        return visible, None
-    return visible, toeplitz_matrix(bias(distances_between(count, count)), count, count)
+    places = ops.arange(0, num_tokens, dtype="int32")
+    return take_rows(outputs, ops.expand_dims(start, 1) + places), after
