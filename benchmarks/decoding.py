@@ -5,7 +5,8 @@
 
 Needs the extra `nlp`. Every time is a median, of steps that take turns with what they
 are compared with, in one process. Both are compiled: by XLA, the loop over tokens too,
-or by torch.compile. Writes one JSON line a row to benchmarks/results/decoding-BACKEND.jsonl.
+or by torch.compile. Writes one JSON line a row to
+benchmarks/results/decoding-BACKEND.jsonl.
 """
 
 import argparse

@@ -4,8 +4,8 @@
     python examples/read_a_book.py --lengths 9000 # a smoke run
 
 The model is the demo's, trained at a length of 512. Bits a byte and peak memory after
-64 KB, 512 KB and the whole text, each in a process of its own: memory stays flat. A pass
-over the first 64 KB in one call gives the same figure with more memory.
+64 KB, 512 KB and the whole text, each in a process of its own: memory stays flat. A
+pass over the first 64 KB in one call gives the same figure with more memory.
 examples/README.md has the numbers to expect.
 """
 

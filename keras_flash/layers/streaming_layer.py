@@ -63,8 +63,9 @@ class StreamingLayer(keras.layers.Layer):
         self._check_streams()
         state = check_state(state, self._state_spec_of(state), inputs.shape[0])
         length = check_length(length, inputs)
-        outputs, state = self._stream(inputs, state, length)
-        return outputs, {name: ops.stop_gradient(x) for name, x in state.items()}
+        outputs, after = self._stream(inputs, state, length)
+        # In one order: torch.compile would take another for another program.
+        return outputs, {name: ops.stop_gradient(after[name]) for name in state}
 
     def _make_state(self, batch_size, **sizes):
         self._check_streams()
