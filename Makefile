@@ -28,3 +28,4 @@ lint: install
 
 bench: install
 	$(BIN)/python benchmarks/layers.py
+	$(BIN)/python benchmarks/decoding.py

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 
+from tests.helpers import BACKEND
 from tests.helpers import to_numpy
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -100,10 +101,55 @@ def test_benchmark(script, tmp_path):
     assert printed.count("|") >= 16 * 6
 
 
-def test_readme_example(tmp_path):
+# Each of these scripts runs on one backend: they compile for long, and what they call
+# is tested on every backend in tests/models.
+def only(backend):
+    return pytest.mark.skipif(backend != BACKEND, reason=f"runs on {backend} alone")
+
+
+@only("tensorflow")
+def test_train_flash_lm():
+    printed = run("examples/train_flash_lm.py", "--steps", "2")
+    assert "bits a byte" in printed
+    assert "To be, or not to be" in printed
+
+
+@only("torch")
+def test_masked_lm():
+    printed = run("examples/masked_lm.py", "--steps", "2")
+    assert "of the masked tokens found" in printed
+
+
+@only("tensorflow")
+def test_read_a_book():
+    """The stream and one call score the same, over a length that is no whole piece."""
+    printed = run("examples/read_a_book.py", "--lengths", "9000")
+    rows = [line.split("|") for line in printed.splitlines()[-2:]]
+    assert [row[2].strip() for row in rows] == ["streamed", "one call"]
+    assert abs(float(rows[0][3]) - float(rows[1][3])) < 2e-4
+    assert 1.0 < float(rows[0][3]) < 3.0
+
+
+@only("jax")
+def test_decoding_benchmark(tmp_path):
+    printed = run("benchmarks/decoding.py", "--smoke", "--output", str(tmp_path))
+    rows = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    assert len(rows) == 7
+    assert all(row["token_ms"] > 0 for row in rows)
+    assert "| Flowformer | jax |" in printed
+
+
+@pytest.mark.parametrize(
+    ("start", "finds"), [("import keras\n", "loss"), ("import keras_hub\n", "to be")]
+)
+def test_readme_example(start, finds, tmp_path):
     text = (ROOT / "README.md").read_text()
-    code = text.split("```python\n")[1].split("```")[0]
+    (code,) = [
+        block.split("```")[0]
+        for block in text.split("```python\n")[1:]
+        if block.startswith(start)
+    ]
     assert len(code.splitlines()) <= 15
     script = tmp_path / "readme.py"
     script.write_text(code)
-    assert "loss" in run(str(script))
+    assert finds in run(str(script))
