@@ -22,7 +22,6 @@ from keras_flash import FLASHBackbone
 from keras_flash import FLASHMaskedLM
 from keras_flash import FLASHMaskedLMPreprocessor
 
-MASK = 1  # the id of unknown pieces, of which the text has none
 SENTENCES = [
     "Good night, good night! Parting is such sweet _.",
     "My lord, the _ is dead.",
@@ -36,7 +35,7 @@ def fill_in(masked_lm, sentence, count=5):
         [int(token) for token in preprocessor.tokenizer(part.strip())]
         for part in sentence.split("_")
     )
-    row = [*before, MASK, *after]
+    row = [*before, preprocessor.mask_token_id, *after]
     inputs = {
         "token_ids": np.array([row], "int32"),
         "padding_mask": np.ones((1, len(row)), "int32"),
@@ -60,7 +59,8 @@ def main():
     tokenizer = train_flash_lm.train_tokenizer(text)
     preprocessor = FLASHMaskedLMPreprocessor(
         tokenizer,
-        mask_token_id=MASK,
+        mask_token_id=tokenizer.token_to_id(train_flash_lm.MASK),
+        pad_token_id=train_flash_lm.PAD,
         sequence_length=train_flash_lm.SEQUENCE_LENGTH,
         mask_selection_length=64,
     )
@@ -77,7 +77,8 @@ def main():
         train_flash_lm.optimizer(arguments.steps), jit_compile=on_tensorflow or "auto"
     )
     batch_size = train_flash_lm.BATCH_SIZE
-    masked_lm.fit(train_flash_lm.take(texts, arguments.steps), batch_size=batch_size)
+    texts = train_flash_lm.take(texts, arguments.steps, arguments.seed)
+    masked_lm.fit(texts, batch_size=batch_size)
 
     if arguments.steps != train_flash_lm.STEPS:
         unseen = unseen[:batch_size]

@@ -9,6 +9,7 @@ size. Needs the extra `nlp`. examples/README.md has the number to expect.
 """
 
 import argparse
+import io
 import math
 import os
 
@@ -18,7 +19,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 import keras
 import keras_hub
 import language_model
-import tensorflow as tf
+import numpy as np
+import sentencepiece
 
 from keras_flash import FLASHBackbone
 from keras_flash import FLASHCausalLM
@@ -30,7 +32,9 @@ HIDDEN_DIM = 128
 NUM_LAYERS = 4
 CHUNK_SIZE = 128
 SEQUENCE_LENGTH = 256  # tokens, of about three bytes each
-DOCUMENT = 2_000  # bytes, more than SEQUENCE_LENGTH tokens: no batch holds padding
+PAD = 3
+MASK = "[MASK]"  # for masked_lm.py
+DOCUMENT = 1_000  # bytes, more than SEQUENCE_LENGTH tokens: no batch holds padding
 BATCH_SIZE = 8
 STEPS = 600
 LEARNING_RATE = 8e-3
@@ -47,11 +51,16 @@ def documents(text, size=DOCUMENT):
 
 
 def train_tokenizer(text):
-    proto = keras_hub.tokenizers.compute_sentence_piece_proto(
-        tf.data.Dataset.from_tensor_slices(documents(text[:TOKENIZER_BYTES])),
-        vocabulary_size=VOCABULARY_SIZE,
+    proto = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(documents(text[:TOKENIZER_BYTES])),
+        model_writer=proto,
+        vocab_size=VOCABULARY_SIZE,
+        pad_id=PAD,
+        user_defined_symbols=[MASK],
+        minloglevel=2,
     )
-    return keras_hub.tokenizers.SentencePieceTokenizer(proto=proto)
+    return keras_hub.tokenizers.SentencePieceTokenizer(proto=proto.getvalue())
 
 
 def bytes_a_token(tokenizer, texts):
@@ -71,11 +80,11 @@ def optimizer(steps):
     )
 
 
-def take(texts, steps):
-    """As many texts as the steps need, from all over."""
-    needed = steps * BATCH_SIZE
-    texts = texts * math.ceil(needed / len(texts))
-    return texts[:: len(texts) // needed][:needed]
+def take(texts, steps, seed):
+    """As many texts as the steps need, in any order."""
+    generator, needed = np.random.default_rng(seed), steps * BATCH_SIZE
+    order = [generator.permutation(len(texts)) for _ in range(1 + needed // len(texts))]
+    return [texts[i] for i in np.concatenate(order)[:needed]]
 
 
 def main():
@@ -88,7 +97,9 @@ def main():
     texts, unseen = documents(text), documents(held_out)
 
     tokenizer = train_tokenizer(text)
-    preprocessor = FLASHCausalLMPreprocessor(tokenizer, SEQUENCE_LENGTH)
+    preprocessor = FLASHCausalLMPreprocessor(
+        tokenizer, SEQUENCE_LENGTH, pad_token_id=PAD
+    )
     backbone = FLASHBackbone(
         vocabulary_size=tokenizer.vocabulary_size(),
         num_layers=NUM_LAYERS,
@@ -104,7 +115,7 @@ def main():
         sampler=keras_hub.samplers.TopPSampler(0.9, seed=arguments.seed),
         jit_compile=on_tensorflow or "auto",
     )
-    causal_lm.fit(take(texts, arguments.steps), batch_size=BATCH_SIZE)
+    causal_lm.fit(take(texts, arguments.steps, arguments.seed), batch_size=BATCH_SIZE)
 
     unseen = unseen if arguments.steps == STEPS else unseen[:BATCH_SIZE]
     loss, accuracy = causal_lm.evaluate(unseen, batch_size=BATCH_SIZE, verbose=0)
