@@ -5,9 +5,9 @@
     KERAS_BACKEND=torch python benchmarks/decoding.py --layers 1
 
 torch.compile takes minutes a program, hence fewer layers there. Needs the extra `nlp`.
-Every time is a median, of steps that take turns with what they are compared with, in one
-process. Both are compiled: by XLA, the loop over tokens too, or by torch.compile. Writes
-one JSON line a row to benchmarks/results/decoding-BACKEND.jsonl.
+Every time is a median, of steps that take turns with what they are compared with, in
+one process. Both are compiled: by XLA, the loop over tokens too, or by torch.compile.
+Writes one JSON line a row to benchmarks/results/decoding-BACKEND.jsonl.
 """
 
 import argparse
@@ -265,8 +265,9 @@ def table(rows):
         f"{rows[0]['machine']}; FLASH, chunk 256, has twice the layers of the others, "
         "of half the size.",
         "",
-        f"| model | backend | layers | ms a token | at {FAR:,} over at {NEAR:,} | times "
-        f"faster than {PREFIX:,} tokens again | times faster than GPT-2 at {CACHE:,} "
+        f"| model | backend | layers | ms a token | at {FAR:,} over at {NEAR:,} "
+        f"| times faster than {PREFIX:,} tokens again "
+        f"| times faster than GPT-2 at {CACHE:,} "
         "| its cache over our state |",
         "|---|---|---|---|---|---|---|---|",
     ]

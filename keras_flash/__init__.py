@@ -24,7 +24,6 @@ __all__ = [
     "StreamingModel",
     "layers",
     "models",
-    *models.TEXT_MODELS,
 ]
 
 
@@ -32,3 +31,7 @@ def __getattr__(name):
     if name in models.TEXT_MODELS:
         return getattr(models, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__():
+    return [*globals(), *models.TEXT_MODELS]

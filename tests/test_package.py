@@ -35,13 +35,14 @@ MODELS = [
 
 def test_public_names():
     assert keras_flash.layers.__all__ == LAYERS
-    assert keras_flash.models.__all__ == ["StreamingModel", *MODELS]
+    assert keras_flash.models.__all__ == ["StreamingModel"]
+    assert list(keras_flash.models.TEXT_MODELS) == MODELS
+    assert set(MODELS) <= set(dir(keras_flash)) & set(dir(keras_flash.models))
     assert keras_flash.__all__ == [
         *LAYERS,
         "StreamingModel",
         "layers",
         "models",
-        *MODELS,
     ]
     for name in LAYERS:
         assert getattr(keras_flash, name) is getattr(keras_flash.layers, name)

@@ -60,7 +60,7 @@ class StreamingLayer(keras.layers.Layer):
         """
         inputs = ops.convert_to_tensor(inputs, dtype=self.compute_dtype)
         check_sequence_shape("inputs", inputs.shape)
-        self._check_streams()
+        self.check_streams()
         state = check_state(state, self._state_spec_of(state), inputs.shape[0])
         length = check_length(length, inputs)
         outputs, after = self._stream(inputs, state, length)
@@ -68,7 +68,7 @@ class StreamingLayer(keras.layers.Layer):
         return outputs, {name: ops.stop_gradient(after[name]) for name in state}
 
     def _make_state(self, batch_size, **sizes):
-        self._check_streams()
+        self.check_streams()
         if not ops.is_tensor(batch_size):
             check_positive_int("batch_size", batch_size)
         return {
@@ -83,7 +83,8 @@ class StreamingLayer(keras.layers.Layer):
     def _sum_dtype(self):
         return backend.result_type(self.compute_dtype, "float32")
 
-    def _check_streams(self):
+    def check_streams(self):
+        """Raises a ValueError where the layer is not built or not causal."""
         if not self.built:
             raise ValueError(
                 "The layer must be built before it can stream: call it once, or its "

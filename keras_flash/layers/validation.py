@@ -32,6 +32,17 @@ def check_rate(name, value):
         )
 
 
+def check_share(name, value):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float))
+        or not 0 <= value <= 1
+    ):
+        raise ValueError(
+            f"`{name}` must be a number from 0 to 1. Received: {name}={value!r}"
+        )
+
+
 def check_bool(name, value):
     if not isinstance(value, bool):
         raise ValueError(f"`{name}` must be True or False. Received: {name}={value!r}")

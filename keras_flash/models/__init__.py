@@ -4,6 +4,9 @@ Text models stand on keras-hub and load on first use.
 """
 
 import importlib
+import sys
+
+import keras
 
 from keras_flash.models.streaming_model import StreamingModel
 
@@ -20,7 +23,7 @@ TEXT_MODELS = {
     "FlowformerCausalLMPreprocessor": "flowformer_causal_lm",
 }
 
-__all__ = ["StreamingModel", *TEXT_MODELS]
+__all__ = ["StreamingModel"]
 
 
 def __getattr__(name):
@@ -28,8 +31,32 @@ def __getattr__(name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
         import keras_hub  # noqa: F401
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if error.name != "keras_hub":
+            raise
         raise ImportError(
             f'{name} needs keras-hub: pip install "keras-flash[nlp]"'
         ) from error
     return getattr(importlib.import_module(f"{__name__}.{TEXT_MODELS[name]}"), name)
+
+
+def __dir__():
+    return [*globals(), *TEXT_MODELS]
+
+
+def _stand_in(name):
+    """What Keras finds under the name of a text model before it is loaded."""
+
+    def from_config(config):
+        return __getattr__(name).from_config(config)
+
+    return type(name, (), {"from_config": staticmethod(from_config)})
+
+
+# A file names its classes; Keras must find them with no more than this package
+# imported. keras-hub itself asks for the classes, so where it is loaded they are too.
+for _name in TEXT_MODELS:
+    if sys.modules.get("keras_hub"):
+        __getattr__(_name)
+    else:
+        keras.saving.get_custom_objects()[f"keras_flash>{_name}"] = _stand_in(_name)

@@ -3,6 +3,8 @@
 import keras
 import keras_hub
 
+from keras_flash.layers.validation import check_positive_int
+from keras_flash.layers.validation import check_share
 from keras_flash.models.flash_backbone import FLASHBackbone
 from keras_flash.models.preprocessing import TextPreprocessor
 
@@ -59,6 +61,10 @@ class FLASHMaskedLMPreprocessor(TextPreprocessor):
                 "`mask_token_id` must be given for a tokenizer that has none. "
                 "Received: mask_token_id=None"
             )
+        check_share("mask_selection_rate", mask_selection_rate)
+        check_share("mask_token_rate", mask_token_rate)
+        check_share("random_token_rate", random_token_rate)
+        check_positive_int("mask_selection_length", mask_selection_length)
         self.mask_selection_rate = mask_selection_rate
         self.mask_selection_length = mask_selection_length
         self.mask_token_rate = mask_token_rate

@@ -128,7 +128,9 @@ class CausalLMPreprocessor(SpecialTokens, keras_hub.models.CausalLMPreprocessor)
     def generate_postprocess(self, x):
         ids = keras.ops.convert_to_numpy(x["token_ids"])
         mask = keras.ops.convert_to_numpy(x["padding_mask"]).astype("bool")
-        mask = mask & ~np.isin(ids, self.special_token_ids())
+        # The mask leaves padding out: 0 may be a token of texts too.
+        special = [self.start_token_id, self.end_token_id]
+        mask = mask & ~np.isin(ids, [token for token in special if token is not None])
         return super().generate_postprocess({"token_ids": ids, "padding_mask": mask})
 
     def get_config(self):

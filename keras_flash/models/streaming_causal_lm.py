@@ -33,7 +33,7 @@ class StreamingCausalLM(keras_hub.models.CausalLM):
         hidden_states = backbone(inputs)
         outputs = backbone.token_embedding(hidden_states, reverse=True)
         super().__init__(inputs=inputs, outputs=outputs, **kwargs)
-        self._streaming = StreamingModel(self)
+        self._streaming = StreamingModel(backbone)
 
     def get_initial_state(self, batch_size, max_length=None):
         """The state before the first token; see `StreamingModel`."""
@@ -51,6 +51,10 @@ class StreamingCausalLM(keras_hub.models.CausalLM):
         Returns:
             Logits of the next tokens, `(b, t, vocabulary_size)`, and the new state.
         """
+        hidden_states, state = self._stream_hidden(token_ids, state, length)
+        return self.backbone.token_embedding(hidden_states, reverse=True), state
+
+    def _stream_hidden(self, token_ids, state, length=None):
         token_ids = ops.convert_to_tensor(token_ids, dtype="int32")
         inputs = {"token_ids": token_ids, "padding_mask": ops.ones_like(token_ids)}
         return self._streaming.stream(inputs, state, length)
@@ -69,14 +73,24 @@ class StreamingCausalLM(keras_hub.models.CausalLM):
                 ids outside the vocabulary, and padding that is not behind the prompt.
         """
         if stop_token_ids == "auto" and self.preprocessor is not None:
-            end = self.preprocessor.end_token_id
+            tokenizer = self.preprocessor.tokenizer
+            end = getattr(tokenizer, "end_token_id", None)
+            end = getattr(self.preprocessor, "end_token_id", end)
             stop_token_ids = None if end is None else [end]
+        stop_token_ids = stop_token_ids or None  # no stop tokens
         return super().generate(inputs, max_length, stop_token_ids, strip_prompt)
 
     def make_generate_function(self):
         generate = super().make_generate_function()
 
         def checked(inputs, stop_token_ids=None):
+            if not isinstance(inputs, dict) or set(inputs) != set(self.input):
+                given = sorted(inputs) if isinstance(inputs, dict) else type(inputs)
+                raise ValueError(
+                    "`inputs` must be strings where there is a preprocessor, else a "
+                    "dict of token_ids and padding_mask. "
+                    f"Received: inputs={given}"
+                )
             self._check_prompts(**inputs)
             return generate(inputs, stop_token_ids=stop_token_ids)
 
@@ -114,26 +128,30 @@ class StreamingCausalLM(keras_hub.models.CausalLM):
         lengths = ops.sum(ops.cast(padding_mask, "int32"), axis=-1)
         index = ops.min(lengths)
         state = self.get_initial_state(batch_size, max_length)
-        _, state = self.stream(token_ids, state, length=index - 1)
+        hidden_states, state = self._stream_hidden(token_ids, state, length=index - 1)
 
         def next(prompt, state, index):
             token = ops.slice(prompt, [0, index - 1], [ops.shape(prompt)[0], 1])
-            logits, state = self.stream(token, state)
-            return ops.squeeze(logits, axis=1), None, state
+            hidden, state = self._stream_hidden(token, state)
+            logits = self.backbone.token_embedding(hidden, reverse=True)
+            return ops.squeeze(logits, axis=1), ops.squeeze(hidden, axis=1), state
 
-        token_ids = self.sampler(
+        # What stands behind the prompts may be a stop token; -1 is none.
+        generated = self.sampler(
             next=next,
-            prompt=token_ids,
+            prompt=ops.where(padding_mask, token_ids, -1),
             cache=state,
             index=index,
             mask=padding_mask,
             stop_token_ids=stop_token_ids,
+            hidden_states=hidden_states,
             model=self,
         )
+        token_ids = ops.where(generated < 0, token_ids, generated)
         if stop_token_ids is None:
             padding_mask = ops.ones_like(padding_mask)
         else:
-            padding_mask = _up_to_stop(token_ids, padding_mask, stop_token_ids)
+            padding_mask = _up_to_stop(generated, padding_mask, stop_token_ids)
         return {"token_ids": token_ids, "padding_mask": padding_mask}
 
 

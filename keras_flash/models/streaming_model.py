@@ -8,6 +8,7 @@ from keras import tree
 
 from keras_flash.layers.scale_norm import ScaleNorm
 from keras_flash.layers.scale_offset import ScaleOffset
+from keras_flash.layers.streaming_layer import StreamingLayer
 from keras_flash.layers.validation import check_bool
 from keras_flash.layers.validation import check_length
 from keras_flash.layers.validation import check_token_ids
@@ -48,7 +49,6 @@ ELEMENTWISE = (
     *("Negative", "Relu", "Sigmoid", "Silu", "Softplus", "Sqrt", "Square"),
     *("Subtract", "Tanh", "TrueDivide"),
 )
-LAST_AXIS = (-1, 2)  # of (b, t, d)
 
 
 class StreamingModel:
@@ -67,7 +67,8 @@ class StreamingModel:
         jit_compile: bool, whether `stream` is compiled: by XLA, or by torch.compile.
             One program serves every position; a new one is made for each new shape
             of a piece. Values that a program cannot see, as token ids, are not
-            checked then. Defaults to `False`.
+            checked then. After `quantize` or `enable_lora` make a new one. Defaults
+            to `False`.
 
     Raises:
         ValueError: for a layer that cannot be streamed, by name.
@@ -102,6 +103,8 @@ class StreamingModel:
                 part = StreamingModel(layer)
             elif hasattr(layer, "stream") and hasattr(layer, "get_initial_state"):
                 part = layer
+                if isinstance(layer, StreamingLayer):
+                    layer.check_streams()
             elif _is_tokenwise(layer, arguments):
                 continue
             else:
@@ -154,7 +157,8 @@ class StreamingModel:
         inference.
 
         Args:
-            inputs: the inputs of the model, tensors `(b, t, ...)`.
+            inputs: the inputs of the model, tensors `(b, t, ...)`, in a dict where
+                the model takes one.
             state: what `get_initial_state` or the previous `stream` gave.
             length: int or scalar int tensor from 0 to t, as for the layers.
 
@@ -166,18 +170,36 @@ class StreamingModel:
                 policy, for token ids outside the vocabulary, and for a `length` that
                 is out of range or no integer.
         """
-        tensors = tree.flatten(inputs)
-        wanted = self.model.inputs
-        if len(tensors) != len(wanted):
+        wanted, structure = self.model.inputs, self.model.input
+        if isinstance(structure, dict):
+            names = sorted(structure)  # the order of `wanted`
+            if not isinstance(inputs, dict) or sorted(inputs) != names:
+                given = sorted(inputs) if isinstance(inputs, dict) else type(inputs)
+                raise ValueError(
+                    f"`inputs` must be a dict of {', '.join(names)}. "
+                    f"Received: inputs={given}"
+                )
+            tensors = [inputs[name] for name in names]
+        else:
+            tensors = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+        if len(tensors) != len(wanted) or any(isinstance(x, dict) for x in tensors):
             raise ValueError(
                 f"`inputs` must be the {len(wanted)} inputs of the model. "
-                f"Received: {len(tensors)} tensors"
+                f"Received: {len(tensors)} of {type(inputs).__name__}"
             )
         tensors = [
             ops.convert_to_tensor(tensor, dtype=symbol.dtype)
             for tensor, symbol in zip(tensors, wanted)
         ]
-        length = None if length is None else check_length(length, tensors[0])
+        if any(x.shape[:2] != tensors[0].shape[:2] for x in tensors):
+            raise ValueError(
+                "`inputs` must have one batch size and one length. Received: shapes "
+                f"{', '.join(str(tuple(x.shape)) for x in tensors)}"
+            )
+        if length is not None:
+            length = check_length(length, tensors[0])
+            if self.jit_compile:  # a number would be a constant of the program
+                length = ops.convert_to_tensor(length, dtype="int32")
         return self._step(tensors, state, length)
 
     def _run(self, tensors, state, length):
@@ -243,7 +265,7 @@ def _compiled(model, run):
 def _nodes(model):
     """Each layer or operation of a model in the order of its calls, and arguments."""
     if isinstance(model, keras.Sequential):
-        return [(layer, ()) for layer in model.layers]
+        return [(layer, [layer.input]) for layer in model.layers]
     by_depth = model._nodes_by_depth
     return [
         (node.operation, tree.flatten((node.arguments.args, node.arguments.kwargs)))
@@ -281,12 +303,16 @@ def _is_tokenwise(layer, arguments):
     if not isinstance(layer, keras.layers.Layer):
         # A constant with a value for each position would not move on with the pieces.
         return type(layer).__name__ in ELEMENTWISE and not any(
-            ops.is_tensor(x)
+            hasattr(x, "shape")
             and not isinstance(x, keras.KerasTensor)
             and len(x.shape) > 1
             and x.shape[-2] != 1
             for x in arguments
         )
-    axes = getattr(layer, "axis", -1)
+    ranks = {len(x.shape) for x in arguments if isinstance(x, keras.KerasTensor)}
+    axes = [-1] if isinstance(layer, keras.layers.Dense) else getattr(layer, "axis", [])
     axes = axes if isinstance(axes, (list, tuple)) else [axes]
-    return isinstance(layer, TOKENWISE) and all(axis in LAST_AXIS for axis in axes)
+    # Axis 1 is time.
+    return isinstance(layer, TOKENWISE) and all(
+        axis % rank > 1 for axis in axes for rank in ranks or {3}
+    )

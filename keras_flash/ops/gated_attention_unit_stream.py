@@ -66,7 +66,9 @@ def gated_attention_stream(
             biases = bias(distances - (stop - 1))
             scores = scores + toeplitz_matrix(biases, stop - start, num_slots)
         outputs = ops.matmul(attention_weights(scores, visible, activation), values)
-        fits = ops.expand_dims(state["position"], 1) + places[:, 0] < num_slots
+        places = places[:, 0]
+        fits = ops.expand_dims(state["position"], 1) + places < num_slots
+        fits = ops.logical_or(fits, places >= length)  # those are not read
         return ops.where(ops.expand_dims(fits, -1), outputs, float("nan"))
 
     return in_row_blocks(block, queries), {

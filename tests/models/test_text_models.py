@@ -103,7 +103,7 @@ def test_far_beyond_the_training_length(name):
     assert (scores.argmax(axis=-1) == ids_of([text])[0, 3:]).all()
 
 
-@pytest.mark.parametrize("sampler", ["top_k", "top_p", "beam", "random"])
+@pytest.mark.parametrize("sampler", ["top_k", "top_p", "beam", "random", "contrastive"])
 def test_samplers(sampler):
     causal_lm = trained("Text-flash")
     causal_lm.compile(sampler=sampler)
@@ -150,6 +150,14 @@ def test_stop_tokens_stop():
     outputs = bare.generate(inputs, stop_token_ids=[ord(".")])
     kept = outputs["token_ids"][0][outputs["padding_mask"][0].astype(bool)]
     assert bytes(kept.tolist()) == b"the cat sat on the mat."
+    assert (outputs["token_ids"] >= 0).all()
+    # Padding behind the prompt is no stop token, even of the same id.
+    same = bare.generate(inputs, stop_token_ids=[0])
+    unstopped = bare.generate(inputs, stop_token_ids=[])
+    assert (same["token_ids"] == unstopped["token_ids"]).all()
+    assert unstopped["padding_mask"].all()
+    with pytest.raises(ValueError, match=r"a dict of token_ids and padding_mask\. Rec"):
+        bare.generate({"token_ids": ids}, stop_token_ids=None)
 
 
 @each_kind
@@ -449,6 +457,22 @@ def test_parameters_of_the_presets():
     assert round(total / 1e6) == 496
 
 
+def test_a_file_loads_where_only_the_package_is_imported(tmp_path):
+    path = tmp_path / "model.keras"
+    make("Text-flow").save(path)
+    code = (
+        "import sys, keras, keras_flash\n"
+        f"model = keras.saving.load_model({str(path)!r}, compile=False)\n"
+        "print(type(model).__name__, type(model.preprocessor).__name__)\n"
+        "assert type(model) is keras_flash.FlowformerCausalLM"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    wanted = "FlowformerCausalLM FlowformerCausalLMPreprocessor"
+    assert result.stdout.strip() == wanted
+
+
 def test_names_load_on_first_use():
     code = "import sys, keras_flash; assert 'keras_hub' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -465,7 +489,7 @@ def test_names_load_on_first_use():
     assert result.stdout.strip() == wanted
     for name in TEXT_MODELS:
         assert getattr(keras_flash, name) is getattr(keras_flash.models, name)
-        assert name in keras_flash.__all__
+        assert name in dir(keras_flash)
     with pytest.raises(AttributeError, match="has no attribute 'FLASH'"):
         _ = keras_flash.FLASH
     with pytest.raises(AttributeError, match="has no attribute 'FLASH'"):
