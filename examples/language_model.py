@@ -140,12 +140,8 @@ def transformer_model():
     return keras.Model(token_ids, logits, name="transformer")
 
 
-def train(model, text, steps, learning_rate, seed, verbose=1):
-    """Fits the model.
-
-    Returns:
-        The loss of each step in bits a byte, and the seconds of a step.
-    """
+def optimizer(steps, learning_rate=LEARNING_RATE):
+    """AdamW with a warm-up, then a cosine down to zero."""
     warmup = max(1, int(WARMUP * steps))
     schedule = keras.optimizers.schedules.CosineDecay(
         0.0,
@@ -153,16 +149,26 @@ def train(model, text, steps, learning_rate, seed, verbose=1):
         warmup_target=learning_rate,
         warmup_steps=warmup,
     )
-    optimizer = keras.optimizers.AdamW(
+    return keras.optimizers.AdamW(
         schedule,
         weight_decay=WEIGHT_DECAY,
         beta_2=BETA_2,
         global_clipnorm=CLIP_NORM,
     )
+
+
+def train(model, text, steps, learning_rate, seed, verbose=1):
+    """Fits the model.
+
+    Returns:
+        The loss of each step in bits a byte, and the seconds of a step.
+    """
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     # Keras uses XLA on a CPU with JAX alone unless it is told to.
     on_tensorflow = keras.backend.backend() == "tensorflow"
-    model.compile(optimizer, loss, jit_compile=on_tensorflow or "auto")
+    model.compile(
+        optimizer(steps, learning_rate), loss, jit_compile=on_tensorflow or "auto"
+    )
     history = StepHistory()
     inputs, targets = training_windows(text, steps, seed)
     model.fit(

@@ -74,7 +74,7 @@ def main():
     print(f"{keras.backend.backend()}: {masked_lm.count_params():,} parameters")
     on_tensorflow = keras.backend.backend() == "tensorflow"
     masked_lm.compile(
-        train_flash_lm.optimizer(arguments.steps), jit_compile=on_tensorflow or "auto"
+        language_model.optimizer(arguments.steps), jit_compile=on_tensorflow or "auto"
     )
     batch_size = train_flash_lm.BATCH_SIZE
     texts = train_flash_lm.take(texts, arguments.steps, arguments.seed)

@@ -37,8 +37,6 @@ MASK = "[MASK]"  # for masked_lm.py
 DOCUMENT = 1_000  # bytes, more than SEQUENCE_LENGTH tokens: no batch holds padding
 BATCH_SIZE = 8
 STEPS = 600
-LEARNING_RATE = 8e-3
-WARMUP = 0.125  # of the steps; then a cosine down to zero
 PROMPTS = ["To be, or not to be", "My lord,"]
 GENERATED = 400  # tokens, far more than the model was trained at
 
@@ -65,19 +63,6 @@ def train_tokenizer(text):
 
 def bytes_a_token(tokenizer, texts):
     return sum(map(len, texts)) / sum(len(row) for row in tokenizer(texts))
-
-
-def optimizer(steps):
-    warmup = max(1, int(WARMUP * steps))
-    schedule = keras.optimizers.schedules.CosineDecay(
-        0.0,
-        decay_steps=max(1, steps - warmup),
-        warmup_target=LEARNING_RATE,
-        warmup_steps=warmup,
-    )
-    return keras.optimizers.AdamW(
-        schedule, weight_decay=0.1, beta_2=0.98, global_clipnorm=1.0
-    )
 
 
 def take(texts, steps, seed):
@@ -111,7 +96,7 @@ def main():
     print(f"{keras.backend.backend()}: {causal_lm.count_params():,} parameters")
     on_tensorflow = keras.backend.backend() == "tensorflow"
     causal_lm.compile(
-        optimizer(arguments.steps),
+        language_model.optimizer(arguments.steps),
         sampler=keras_hub.samplers.TopPSampler(0.9, seed=arguments.seed),
         jit_compile=on_tensorflow or "auto",
     )

@@ -33,16 +33,21 @@ class SpecialTokens:
         if getattr(self.tokenizer, "file_assets", None):
             super().load_preset_assets(preset)
 
-    def make_packer(self):
-        packer = keras_hub.layers.StartEndPacker(
+    def build(self, input_shape):
+        self.packer = keras_hub.layers.StartEndPacker(
             start_value=self.start_token_id,
             end_value=self.end_token_id,
             pad_value=self.pad_token_id,
             sequence_length=self.sequence_length,
             return_padding_mask=True,
         )
-        packer.build(None)
-        return packer
+        self.packer.build(None)
+        self.built = True
+
+    def get_config(self):
+        config = super().get_config()
+        config.update({name: getattr(self, name) for name in SPECIAL_TOKENS})
+        return config
 
     def special_token_ids(self):
         ids = {getattr(self, name) for name in SPECIAL_TOKENS}
@@ -89,10 +94,6 @@ class CausalLMPreprocessor(SpecialTokens, keras_hub.models.CausalLMPreprocessor)
             pad_token_id=pad_token_id,
         )
 
-    def build(self, input_shape):
-        self.packer = self.make_packer()
-        self.built = True
-
     def generate_preprocess(self, x, sequence_length=None):
         """Prompts to token ids and a mask of `sequence_length`.
 
@@ -133,11 +134,6 @@ class CausalLMPreprocessor(SpecialTokens, keras_hub.models.CausalLMPreprocessor)
         mask = mask & ~np.isin(ids, [token for token in special if token is not None])
         return super().generate_postprocess({"token_ids": ids, "padding_mask": mask})
 
-    def get_config(self):
-        config = super().get_config()
-        config.update({name: getattr(self, name) for name in SPECIAL_TOKENS})
-        return config
-
 
 class TextPreprocessor(SpecialTokens, keras_hub.models.Preprocessor):
     """Strings to token ids and a padding mask, for encoders."""
@@ -162,10 +158,6 @@ class TextPreprocessor(SpecialTokens, keras_hub.models.Preprocessor):
             pad_token_id=pad_token_id,
         )
 
-    def build(self, input_shape):
-        self.packer = self.make_packer()
-        self.built = True
-
     def call(self, x, y=None, sample_weight=None):
         token_ids, padding_mask = self.packer(self.tokenizer(x))
         x = {"token_ids": token_ids, "padding_mask": padding_mask}
@@ -173,6 +165,5 @@ class TextPreprocessor(SpecialTokens, keras_hub.models.Preprocessor):
 
     def get_config(self):
         config = super().get_config()
-        config.update({name: getattr(self, name) for name in SPECIAL_TOKENS})
         config.update(sequence_length=self.sequence_length)
         return config

@@ -101,7 +101,7 @@ class StreamingModel:
         for layer, arguments in _nodes(model):
             if isinstance(layer, keras.Model):
                 part = StreamingModel(layer)
-            elif hasattr(layer, "stream") and hasattr(layer, "get_initial_state"):
+            elif _streams(layer):
                 part = layer
                 if isinstance(layer, StreamingLayer):
                     layer.check_streams()
@@ -213,7 +213,7 @@ class StreamingModel:
         new_state = {}
 
         def runner(layer):
-            if not isinstance(layer, keras.Model) and not hasattr(layer, "stream"):
+            if not isinstance(layer, keras.Model) and not _streams(layer):
                 return lambda *args, **kwargs: _call(layer, args, kwargs)
             key = next(keys)
             part = self._parts[key]
@@ -273,6 +273,10 @@ def _nodes(model):
         for node in by_depth[depth]
         if node.operation is not None and not node.is_input
     ]
+
+
+def _streams(layer):
+    return hasattr(layer, "stream") and hasattr(layer, "get_initial_state")
 
 
 def _call(layer, args, kwargs):
