@@ -116,6 +116,10 @@ def stepper(model):
     Greedily, in one compiled loop, as `generate` does; on torch in a loop of Python
     around a compiled step, likewise.
     """
+    prompt = keras_flash.StreamingModel(model)
+    state = prompt.get_initial_state(1)
+    for _ in range(NEAR // 256):  # in pieces
+        _, state = prompt.stream(token_inputs(256), state)
     mask = keras.ops.ones((1, 1), "int32")
 
     def step(token, state):
@@ -126,10 +130,6 @@ def stepper(model):
     streaming = keras_flash.StreamingModel(model, jit_compile=BACKEND == "torch")
     loop = in_a_loop(model, step)
     token = keras.ops.convert_to_tensor([[7]], "int32")
-    prompt = keras_flash.StreamingModel(model, jit_compile=True)
-    state = prompt.get_initial_state(1)
-    for _ in range(NEAR // 256):  # in pieces
-        _, state = prompt.stream(token_inputs(256), state)
     return lambda state: wait(loop(token, state)), state
 
 
@@ -182,22 +182,19 @@ def size_of(state):
     )
 
 
-def by_position(name, model):
+def by_position(model, steps, near):
     """A token at FAR over a token at NEAR."""
-    steps, near = stepper(model)
     far = moved(near, FAR - NEAR)
     first, second = in_turn(lambda: steps(near), lambda: steps(far))
     return dict(
-        model=name,
         row="position",
         token_ms=1e3 * first / STEPS,
         far_over_near=second / first,
     )
 
 
-def against_prefix(name, model):
+def against_prefix(model, steps, state):
     """Computing the whole prefix again, over one token from the state."""
-    steps, state = stepper(model)
     inputs = keras.tree.map_structure(
         lambda x: keras.ops.convert_to_tensor(x, "int32"), token_inputs(PREFIX)
     )
@@ -207,7 +204,6 @@ def against_prefix(name, model):
         lambda: wait(forward(inputs["token_ids"], inputs["padding_mask"])),
     )
     return dict(
-        model=name,
         row="prefix",
         token_ms=1e3 * token / STEPS,
         prefix_ms=1e3 * again,
@@ -219,9 +215,8 @@ def last_logits(model, ids, mask):
     return model({"token_ids": ids, "padding_mask": mask})[:, -1]
 
 
-def against_gpt2(name, model):
+def against_gpt2(model, steps, state):
     """A token of GPT-2 with a cache of CACHE tokens, over one from the state."""
-    steps, state = stepper(model)
     peer = gpt2()
     cache = keras.ops.zeros((1, LAYERS, 2, CACHE, 8, WIDTH // 8))
     token = keras.ops.convert_to_tensor([[7]], "int32")
@@ -236,7 +231,6 @@ def against_gpt2(name, model):
     peer_steps = lambda: wait(loop(token, cache, index))  # noqa: E731
     ours, theirs = in_turn(lambda: steps(state), peer_steps)
     return dict(
-        model=name,
         row="gpt2",
         token_ms=1e3 * ours / STEPS,
         gpt2_ms=1e3 * theirs / STEPS,
@@ -248,14 +242,19 @@ def against_gpt2(name, model):
     )
 
 
+ROWS = {
+    "FLASH": (flash, (by_position, against_prefix, against_gpt2)),
+    "Flowformer": (flowformer, (by_position, against_prefix, against_gpt2)),
+    "FLASH of the demo": (demo, (against_prefix,)),
+}
+
+
 def measure():
-    yield by_position("FLASH", flash())
-    yield by_position("Flowformer", flowformer())
-    yield against_prefix("FLASH", flash())
-    yield against_prefix("Flowformer", flowformer())
-    yield against_prefix("FLASH of the demo", demo())
-    yield against_gpt2("FLASH", flash())
-    yield against_gpt2("Flowformer", flowformer())
+    for name, (make, rows) in ROWS.items():
+        model = make()
+        steps, state = stepper(model)
+        for row in rows:
+            yield {"model": name, **row(model, steps, state)}
 
 
 def table(rows):
@@ -322,8 +321,8 @@ def main():
     with (arguments.output / f"decoding-{BACKEND}.jsonl").open("w") as file:
         for row in measure():
             line = json.dumps({**row, **about})
-            file.write(line + "\n")
-            print(line, flush=True)
+            for stream in (file, sys.stdout):
+                print(line, file=stream, flush=True)
     rows = [
         json.loads(line)
         for path in sorted(arguments.output.glob("decoding-*.jsonl"))

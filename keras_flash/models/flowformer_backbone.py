@@ -89,10 +89,6 @@ class FlowformerBackbone(keras_hub.models.Backbone):
             dtype=dtype,
             name="token_embedding",
         )
-        # To the size of the positions; the logits, tied, stay at theirs.
-        self.embeddings_scale = keras.layers.Rescaling(
-            hidden_dim**0.5, dtype=dtype, name="embeddings_scale"
-        )
         self.position_encoding = SinePositionEncoding(
             dtype=dtype, name="position_encoding"
         )
@@ -137,7 +133,9 @@ class FlowformerBackbone(keras_hub.models.Backbone):
         # === Functional Model ===
         token_ids = keras.Input((None,), dtype="int32", name="token_ids")
         padding_mask = keras.Input((None,), dtype="int32", name="padding_mask")
-        x = self.embeddings_scale(self.token_embedding(token_ids))
+        # To the size of the positions; the logits, tied, stay at theirs. (Not by
+        # `Rescaling`: beside TensorFlow, torch.compile cannot trace it.)
+        x = self.token_embedding(token_ids) * hidden_dim**0.5
         positions = self.position_encoding(x)
         x = keras.layers.Add(dtype=dtype, name="embeddings_add")([x, positions])
         x = self.embeddings_dropout(x)

@@ -182,6 +182,26 @@ def test_the_state_does_not_grow():
     assert size("Text-quad", 20) > 1.9 * size("Text-quad", 10)
 
 
+@each_kind
+def test_a_compiled_model_streams(name, monkeypatch):
+    """On torch as one graph, beside TensorFlow, which keras-hub imports."""
+    if keras.backend.backend() == "torch":
+        import torch
+
+        compile = functools.partial(torch.compile, backend="eager")
+        monkeypatch.setattr(torch, "compile", compile)
+    causal_lm = trained(name)
+    ids = ids_of(CORPUS[:1])
+    whole = run(causal_lm, {"token_ids": ids, "padding_mask": np.ones_like(ids)})
+    streaming = keras_flash.StreamingModel(causal_lm, jit_compile=True)
+    state = streaming.get_initial_state(1, max_length=4)
+    for place in range(4):
+        piece = ids[:, place : place + 1]
+        inputs = {"token_ids": piece, "padding_mask": np.ones_like(piece)}
+        logits, state = streaming.stream(inputs, state)
+        assert error(logits, whole[:, place : place + 1]) < 2e-5
+
+
 def test_bad_prompts():
     causal_lm = trained("Text-flash")
     causal_lm.compile(sampler="greedy")
