@@ -37,7 +37,7 @@ LAYERS = 4  # of GPT-2 and Flowformer; FLASH has twice as many, of half the size
 NEAR, FAR = 1_024, 65_536  # positions
 PREFIX = 4_096
 CACHE = 16_384  # tokens in the cache of GPT-2
-STEPS, ROUNDS = 20, 9  # tokens in a turn, turns
+STEPS, ROUNDS, SECONDS = 20, 9, 20  # tokens in a turn, the least of turns and of time
 
 
 def flash():
@@ -166,7 +166,8 @@ def in_turn(*functions):
     times = [[] for _ in functions]
     for function in functions:
         function()  # compiles
-    for _ in range(ROUNDS):
+    end = time.perf_counter() + SECONDS
+    while len(times[0]) < ROUNDS or time.perf_counter() < end:
         for function, measured in zip(functions, times):
             start = time.perf_counter()
             function()
@@ -295,7 +296,7 @@ def layers_of(model, row):
 
 
 def main():
-    global LAYERS, NEAR, FAR, PREFIX, CACHE, WIDTH, STEPS, ROUNDS
+    global LAYERS, NEAR, FAR, PREFIX, CACHE, WIDTH, STEPS, ROUNDS, SECONDS
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--smoke", action="store_true", help="tiny, to see it run")
     parser.add_argument("--layers", type=int, default=LAYERS)
@@ -305,7 +306,8 @@ def main():
     )
     arguments = parser.parse_args()
     if arguments.smoke:
-        NEAR, FAR, PREFIX, CACHE, WIDTH, STEPS, ROUNDS = 256, 512, 64, 128, 16, 2, 1
+        NEAR, FAR, PREFIX, CACHE, WIDTH = 256, 512, 64, 128, 16
+        STEPS, ROUNDS, SECONDS = 2, 1, 0
     LAYERS = arguments.layers
     arguments.output.mkdir(parents=True, exist_ok=True)
     commit = subprocess.run(

@@ -190,3 +190,15 @@ def check_token_ids(token_ids, vocabulary_size):
             f"`token_ids` must be from 0 to {vocabulary_size - 1}, the size of the "
             f"vocabulary less 1. Received: ids from {low} to {high}"
         )
+
+
+def check_special_token(name, value, vocabulary_size):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or not 0 <= value < vocabulary_size
+    ):
+        raise ValueError(
+            f"`{name}` must be from 0 to {vocabulary_size - 1}, a token of the "
+            f"backbone. Received: {name}={value!r}"
+        )

@@ -7,6 +7,7 @@ from keras_flash.layers.validation import check_positive_int
 from keras_flash.layers.validation import check_share
 from keras_flash.models.flash_backbone import FLASHBackbone
 from keras_flash.models.preprocessing import TextPreprocessor
+from keras_flash.models.preprocessing import check_special_tokens
 
 
 @keras.saving.register_keras_serializable(package="keras_flash")
@@ -126,7 +127,8 @@ class FLASHMaskedLM(keras_hub.models.MaskedLM):
         Logits at the masked positions, `(b, n, vocabulary_size)`.
 
     Raises:
-        ValueError: where `backbone` is causal.
+        ValueError: where `backbone` is causal, and for special
+            tokens that `backbone` does not know.
 
     Example:
 
@@ -148,6 +150,7 @@ class FLASHMaskedLM(keras_hub.models.MaskedLM):
                 "`backbone` must see both sides of a masked token. "
                 f"Received: backbone={backbone.name!r}, causal=True"
             )
+        check_special_tokens(preprocessor, backbone)
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = preprocessor

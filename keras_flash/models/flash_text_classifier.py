@@ -7,6 +7,7 @@ from keras_flash.layers.masked_mean import MaskedMean
 from keras_flash.layers.validation import check_positive_int
 from keras_flash.models.flash_backbone import FLASHBackbone
 from keras_flash.models.preprocessing import TextPreprocessor
+from keras_flash.models.preprocessing import check_special_tokens
 
 
 @keras.saving.register_keras_serializable(package="keras_flash")
@@ -54,7 +55,8 @@ class FLASHTextClassifier(keras_hub.models.TextClassifier):
         Tensor `(b, num_classes)`.
 
     Raises:
-        ValueError: where `num_classes` is not a positive integer.
+        ValueError: where `num_classes` is not a positive integer, and for special
+            tokens that `backbone` does not know.
 
     Example:
 
@@ -78,6 +80,7 @@ class FLASHTextClassifier(keras_hub.models.TextClassifier):
         **kwargs,
     ):
         check_positive_int("num_classes", num_classes)
+        check_special_tokens(preprocessor, backbone)
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = preprocessor

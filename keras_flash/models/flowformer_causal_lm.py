@@ -33,7 +33,8 @@ class FlowformerCausalLM(StreamingCausalLM):
         Logits `(b, t, vocabulary_size)`.
 
     Raises:
-        ValueError: where `backbone` is not causal.
+        ValueError: where `backbone` is not causal, and for special
+            tokens that `backbone` does not know.
 
     Example:
 

@@ -4,6 +4,8 @@ import keras
 import keras_hub
 import numpy as np
 
+from keras_flash.layers.validation import check_special_token
+
 SPECIAL_TOKENS = ("start_token_id", "end_token_id", "pad_token_id")
 
 
@@ -52,6 +54,14 @@ class SpecialTokens:
     def special_token_ids(self):
         ids = {getattr(self, name) for name in SPECIAL_TOKENS}
         return sorted(ids - {None})
+
+
+def check_special_tokens(preprocessor, backbone):
+    """Special tokens are of the vocabulary of the backbone that will embed them."""
+    for name in (*SPECIAL_TOKENS, "mask_token_id"):
+        value = getattr(preprocessor, name, None)
+        if value is not None:
+            check_special_token(name, value, backbone.vocabulary_size)
 
 
 class CausalLMPreprocessor(SpecialTokens, keras_hub.models.CausalLMPreprocessor):

@@ -5,6 +5,7 @@ import numpy as np
 from keras import ops
 
 from keras_flash.layers.validation import check_token_ids
+from keras_flash.models.preprocessing import check_special_tokens
 from keras_flash.models.streaming_model import StreamingModel
 
 
@@ -25,6 +26,7 @@ class StreamingCausalLM(keras_hub.models.CausalLM):
                 "`backbone` must be causal to model the next token. "
                 f"Received: backbone={backbone.name!r}, causal=False"
             )
+        check_special_tokens(preprocessor, backbone)
         # === Layers ===
         self.backbone = backbone
         self.preprocessor = preprocessor

@@ -98,14 +98,15 @@ class StreamingModel:
         self.model = model
         self.jit_compile = jit_compile
         self._parts = {}  # what has a state, by key, in the order of the calls
-        for layer, arguments in _nodes(model):
+        for layer, args, kwargs in _nodes(model):
             if isinstance(layer, keras.Model):
                 part = StreamingModel(layer)
             elif _streams(layer):
                 part = layer
                 if isinstance(layer, StreamingLayer):
                     layer.check_streams()
-            elif _is_tokenwise(layer, arguments):
+                _check_one_sequence(layer, args, kwargs)
+            elif _is_tokenwise(layer, tree.flatten((args, kwargs))):
                 continue
             else:
                 raise ValueError(
@@ -219,10 +220,8 @@ class StreamingModel:
             part = self._parts[key]
 
             def step(*args, **kwargs):
-                if isinstance(part, StreamingModel):
-                    inputs = args[0]
-                else:
-                    inputs = _only_input(layer, args, kwargs)
+                given = [*args, *(kwargs[name] for name in kwargs if _is_read(name))]
+                inputs = given[0]
                 outputs, new_state[key] = part.stream(inputs, state[key], length)
                 return outputs
 
@@ -265,10 +264,10 @@ def _compiled(model, run):
 def _nodes(model):
     """Each layer or operation of a model in the order of its calls, and arguments."""
     if isinstance(model, keras.Sequential):
-        return [(layer, [layer.input]) for layer in model.layers]
+        return [(layer, (layer.input,), {}) for layer in model.layers]
     by_depth = model._nodes_by_depth
     return [
-        (node.operation, tree.flatten((node.arguments.args, node.arguments.kwargs)))
+        (node.operation, node.arguments.args, node.arguments.kwargs)
         for depth in sorted(by_depth, reverse=True)
         for node in by_depth[depth]
         if node.operation is not None and not node.is_input
@@ -285,20 +284,20 @@ def _call(layer, args, kwargs):
     return layer(*args, **kwargs)
 
 
-def _only_input(layer, args, kwargs):
-    """The one sequence that a layer streams; masks are not read."""
-    given = [x for x in args if x is not None]
-    given += [
-        x
-        for name, x in kwargs.items()
-        if ops.is_tensor(x) and not name.endswith("mask")
-    ]
-    if any(x is not given[0] for x in given):
+def _is_read(name):
+    return not name.endswith("mask")
+
+
+def _check_one_sequence(layer, args, kwargs):
+    """A layer that streams continues one sequence; masks are not read."""
+    given = inspect.signature(layer.call).bind(*args, **kwargs).arguments
+    given = {name: x for name, x in given.items() if _is_read(name)}
+    tensors = [x for x in tree.flatten(given) if isinstance(x, keras.KerasTensor)]
+    if any(x is not tensors[0] for x in tensors):
         raise ValueError(
             "A layer must have one sequence as its input to be streamed: no segments, "
-            f"no second sequence. Received: layer={layer.name!r}"
+            f"no second sequence. Received: layer={layer.name!r}, {', '.join(given)}"
         )
-    return given[0]
 
 
 def _is_tokenwise(layer, arguments):

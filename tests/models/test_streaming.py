@@ -236,8 +236,20 @@ def test_bad_input():
     ids = keras.Input((None,), dtype="int32")
     segments = MixedChunkAttention(**GATED)(x, segment_ids=ids)
     crossed = FlowAttention(2, 3, causal=True)(x, keras.layers.Dense(WIDTH)(x))
-    for outputs in (segments, crossed):
-        streaming = StreamingModel(keras.Model([x, ids], outputs))
-        message = r"one sequence as its input .*Received: layer"
+    by_place = MixedChunkAttention(**GATED)(x, None, ids)
+    for outputs in (segments, by_place, crossed):
+        message = r"one sequence as its input .*Received: layer=.*, (inputs|query), "
         with pytest.raises(ValueError, match=message):
-            streaming.stream(inputs[::-1], streaming.get_initial_state(2))
+            StreamingModel(keras.Model([x, ids], outputs))
+
+
+def test_masks_are_not_read():
+    x, mask = keras.Input((None, WIDTH)), keras.Input((None,), dtype="bool")
+    y = MixedChunkAttention(chunk_size=4, **GATED)(x, mask)
+    y = FlowAttention(2, 3, causal=True)(value=y, value_mask=mask, query=y)
+    model, (_, inputs) = keras.Model([x, mask], y), inputs_of(5)
+    set_weights(model)
+    streaming = StreamingModel(model)
+    state = streaming.get_initial_state(2)
+    y, _ = streaming.stream([inputs, np.zeros((2, 5), "bool")], state)
+    assert error(y, run(model, [inputs, np.ones((2, 5), "bool")])) < 2e-5

@@ -452,6 +452,22 @@ def test_subword_tokenizers(kind, tmp_path):
     assert config.num_classes == 2
 
 
+@pytest.mark.parametrize("wrong", [FLASH["vocabulary_size"], -1, 2.0, True])
+def test_special_tokens_are_of_the_vocabulary(wrong):
+    message = rf"_token_id` must be from 0 to 127, .* Received: .*_token_id={wrong}"
+    for task, options in (
+        (keras_flash.FLASHCausalLM, dict(end_token_id=wrong)),
+        (keras_flash.FLASHMaskedLM, dict(mask_token_id=wrong)),
+        (keras_flash.FLASHTextClassifier, dict(start_token_id=wrong)),
+    ):
+        preprocessor = task.preprocessor_cls(tokenizer(), **options)
+        causal = task is keras_flash.FLASHCausalLM
+        more = {"num_classes": 2} if task is keras_flash.FLASHTextClassifier else {}
+        backbone = keras_flash.FLASHBackbone(**FLASH, causal=causal)
+        with pytest.raises(ValueError, match=message):
+            task(backbone, preprocessor=preprocessor, **more)
+
+
 def test_parameters_of_the_presets():
     """24 layers of 768: 87.4 M, 32,000 embeddings: 24.6 M; 72 of 1,024: 496 M."""
     backbone = keras_flash.FLASHBackbone.from_preset("flash_112m", load_weights=False)
