@@ -9,12 +9,18 @@ from keras_flash.layers import RelativePositionBias
 from keras_flash.layers import ScaleNorm
 from keras_flash.layers import ScaleOffset
 from keras_flash.layers import SinePositionEncoding
+from keras_flash.models import FlowformerClassifier
+from keras_flash.models import FlowformerDecisionModel
+from keras_flash.models import FlowformerImageClassifier
 from keras_flash.models import StreamingModel
 
 __version__ = "0.1.0"
 
 __all__ = [
     "FlowAttention",
+    "FlowformerClassifier",
+    "FlowformerDecisionModel",
+    "FlowformerImageClassifier",
     "GatedAttentionUnit",
     "MixedChunkAttention",
     "RelativePositionBias",

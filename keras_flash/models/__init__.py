@@ -8,6 +8,9 @@ import sys
 
 import keras
 
+from keras_flash.models.flowformer_classifier import FlowformerClassifier
+from keras_flash.models.flowformer_decision_model import FlowformerDecisionModel
+from keras_flash.models.flowformer_image_classifier import FlowformerImageClassifier
 from keras_flash.models.streaming_model import StreamingModel
 
 TEXT_MODELS = {
@@ -23,7 +26,12 @@ TEXT_MODELS = {
     "FlowformerCausalLMPreprocessor": "flowformer_causal_lm",
 }
 
-__all__ = ["StreamingModel"]
+__all__ = [
+    "FlowformerClassifier",
+    "FlowformerDecisionModel",
+    "FlowformerImageClassifier",
+    "StreamingModel",
+]
 
 
 def __getattr__(name):

@@ -3,11 +3,12 @@
 import keras
 import keras_hub
 
-from keras_flash.layers.flow_attention import FlowAttention
 from keras_flash.layers.sine_position_encoding import SinePositionEncoding
 from keras_flash.layers.validation import check_bool
 from keras_flash.layers.validation import check_positive_int
 from keras_flash.layers.validation import check_rate
+from keras_flash.models.blocks import make_attention
+from keras_flash.models.blocks import residual_block
 
 
 @keras.saving.register_keras_serializable(package="keras_flash")
@@ -76,9 +77,6 @@ class FlowformerBackbone(keras_hub.models.Backbone):
                 f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
             )
 
-        def norm(name):
-            return keras.layers.LayerNormalization(epsilon=1e-6, dtype=dtype, name=name)
-
         # === Layers ===
         self.token_embedding = keras.layers.ReversibleEmbedding(
             vocabulary_size,
@@ -95,40 +93,22 @@ class FlowformerBackbone(keras_hub.models.Backbone):
         self.embeddings_dropout = keras.layers.Dropout(
             dropout, dtype=dtype, name="embeddings_dropout"
         )
-        self.attention_norms = []
-        self.attention_layers = []
-        self.feed_forward_norms = []
-        self.feed_forward_layers = []
-        for i in range(num_layers):
-            self.attention_norms.append(norm(f"attention_norm_{i}"))
-            self.attention_layers.append(
-                FlowAttention(
-                    num_heads,
-                    hidden_dim // num_heads,
-                    causal=causal,
-                    dropout=dropout,
-                    dtype=dtype,
-                    name=f"attention_{i}",
-                )
+        self.attention_layers = [
+            make_attention(
+                "flow_attention",
+                {},
+                num_heads,
+                hidden_dim,
+                causal=causal,
+                dropout=dropout,
+                dtype=dtype,
+                name=f"block_{i}_attention",
             )
-            self.feed_forward_norms.append(norm(f"feed_forward_norm_{i}"))
-            self.feed_forward_layers.append(
-                [
-                    keras.layers.Dense(
-                        intermediate_dim,
-                        activation="gelu",
-                        dtype=dtype,
-                        name=f"feed_forward_intermediate_dense_{i}",
-                    ),
-                    keras.layers.Dense(
-                        hidden_dim, dtype=dtype, name=f"feed_forward_output_dense_{i}"
-                    ),
-                    keras.layers.Dropout(
-                        dropout, dtype=dtype, name=f"feed_forward_dropout_{i}"
-                    ),
-                ]
-            )
-        self.layer_norm = norm("layer_norm")
+            for i in range(num_layers)
+        ]
+        self.layer_norm = keras.layers.LayerNormalization(
+            epsilon=1e-6, dtype=dtype, name="layer_norm"
+        )
 
         # === Functional Model ===
         token_ids = keras.Input((None,), dtype="int32", name="token_ids")
@@ -139,16 +119,16 @@ class FlowformerBackbone(keras_hub.models.Backbone):
         positions = self.position_encoding(x)
         x = keras.layers.Add(dtype=dtype, name="embeddings_add")([x, positions])
         x = self.embeddings_dropout(x)
-        for i in range(num_layers):
-            y = self.attention_norms[i](x)
-            y = self.attention_layers[i](
-                y, y, query_mask=padding_mask, value_mask=padding_mask
+        for i, layer in enumerate(self.attention_layers):
+            x = residual_block(
+                x,
+                padding_mask,
+                layer,
+                intermediate_dim,
+                dropout=dropout,
+                dtype=dtype,
+                name=f"block_{i}",
             )
-            x = keras.layers.Add(dtype=dtype, name=f"attention_residual_{i}")([x, y])
-            y = self.feed_forward_norms[i](x)
-            for layer in self.feed_forward_layers[i]:
-                y = layer(y)
-            x = keras.layers.Add(dtype=dtype, name=f"feed_forward_residual_{i}")([x, y])
         super().__init__(
             inputs={"token_ids": token_ids, "padding_mask": padding_mask},
             outputs=self.layer_norm(x),

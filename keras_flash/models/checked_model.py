@@ -1,0 +1,132 @@
+"""CheckedModel: what the models that need no extra share."""
+
+import inspect
+
+import keras
+import numpy as np
+
+
+class CheckedModel(keras.Model):
+    """A functional model that is made anew from its arguments, and checks its data.
+
+    A subclass keeps each argument of its constructor as an attribute, and gives
+    `check_data(x, y)`, which raises a ValueError for arrays that it cannot learn from.
+    """
+
+    def __init__(self, *args, dtype=None, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.dtype_policy = keras.dtype_policies.get(dtype)
+
+    def fit(self, x=None, y=None, *args, validation_data=None, **kwargs):
+        """As `keras.Model.fit`. Data sets and generators pass unread.
+
+        Raises:
+            ValueError: for arrays of other shapes, that are empty or not finite, for
+                sequences without a real token, and for labels that are none.
+        """
+        self._check(x, y)
+        if isinstance(validation_data, (tuple, list)) and len(validation_data) > 1:
+            self._check(*validation_data[:2])
+        return super().fit(x, y, *args, validation_data=validation_data, **kwargs)
+
+    def _check(self, x, y):
+        leaves = [leaf for leaf in keras.tree.flatten((x, y)) if leaf is not None]
+        if leaves and all(isinstance(leaf, np.ndarray) for leaf in leaves):
+            self.check_data(x, y)
+
+    def get_config(self):
+        names = inspect.signature(type(self).__init__).parameters
+        names = [name for name in names if name not in ("self", "dtype", "kwargs")]
+        policy = self.dtype_policy
+        quantized = {
+            layer.path: layer.dtype_policy
+            for layer in self._flatten_layers(include_self=False)
+            if layer.quantization_mode is not None
+        }
+        if quantized and not isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+            policy = keras.dtype_policies.DTypePolicyMap(policy.name, quantized)
+        return {
+            "name": self.name,
+            "trainable": self.trainable,
+            **{name: getattr(self, name) for name in names},
+            "dtype": keras.dtype_policies.serialize(policy),
+        }
+
+    @classmethod
+    def from_config(cls, config):
+        config = dict(config)
+        config["dtype"] = keras.dtype_policies.deserialize(config["dtype"])
+        return cls(**config)
+
+
+def check_inputs(x, names):
+    """A dict of arrays of one number of samples, each with one or more."""
+    if not isinstance(x, dict) or set(x) != set(names):
+        given = sorted(x) if isinstance(x, dict) else type(x).__name__
+        raise ValueError(
+            f"`x` must be a dict of {', '.join(names)}. Received: x={given}"
+        )
+    counts = {name: len(array) for name, array in x.items()}
+    if len(set(counts.values())) > 1 or not min(counts.values()):
+        raise ValueError(
+            "`x` must hold the same number of samples, at least one, in each array. "
+            f"Received: {counts}"
+        )
+
+
+def check_shape(name, array, shape):
+    """None in `shape` is any size but 0."""
+    fits = array.ndim == len(shape) and all(
+        have == want if want is not None else have > 0
+        for have, want in zip(array.shape, shape)
+    )
+    if not fits:
+        listed = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(
+            f"`{name}` must have shape ({listed}). Received: {name}.shape={array.shape}"
+        )
+
+
+def check_mask(name, mask, shape):
+    """Each sequence has a real token."""
+    check_shape(name, mask, shape)
+    empty = np.flatnonzero(~mask.astype("bool").any(axis=-1))
+    if empty.size:
+        raise ValueError(
+            f"`{name}` must have at least one real token in each sequence. Received: "
+            f"none in {empty.size} of {len(mask)}, first in number {empty[0]}"
+        )
+
+
+def check_finite(name, array):
+    wrong = np.argwhere(~np.isfinite(array))
+    if wrong.size:
+        place = tuple(wrong[0].tolist())
+        raise ValueError(
+            f"`{name}` must be finite. Received: {array[place]} at {place}, "
+            f"{len(wrong)} in all"
+        )
+
+
+def check_ids(name, ids, size):
+    if not np.issubdtype(ids.dtype, np.integer):
+        raise ValueError(f"`{name}` must be integers. Received: dtype={ids.dtype}")
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= size:
+        raise ValueError(
+            f"`{name}` must be from 0 to {size - 1}. Received: from {low} to {high}"
+        )
+
+
+def check_labels(y, count, num_classes):
+    """Classes as integers `(b,)`, `(b, 1)` or one-hot `(b, num_classes)`."""
+    if y is None or len(y) != count:
+        raise ValueError(
+            f"`y` must hold a label for each of the {count} samples. "
+            f"Received: y={'None' if y is None else f'{len(y)} labels'}"
+        )
+    if y.ndim == 2 and y.shape[1] == num_classes and num_classes > 1:
+        check_finite("y", y)
+    else:
+        check_shape("y", y, (None, 1) if y.ndim == 2 else (None,))
+        check_ids("y", y, num_classes)
