@@ -28,7 +28,7 @@ TASK, MAX_STEPS = "CartPole-v1", 200
 EPISODES = 400  # that are learnt from
 CONTEXT = 20  # steps that the model sees, as in the paper
 TARGET = float(MAX_STEPS)  # the return that is asked for
-STEPS, BATCH_SIZE = 1000, 64
+STEPS, BATCH_SIZE = 400, 32
 LEARNING_RATE, WARM_UP, WEIGHT_DECAY, CLIP = 1e-3, 100, 1e-4, 0.25
 SEEDS, PLAYED = (0, 1, 2), 20  # episodes a seed
 
@@ -126,11 +126,9 @@ def train(episodes, attention, seed, steps):
     rate = keras.optimizers.schedules.PolynomialDecay(
         LEARNING_RATE / WARM_UP, WARM_UP, LEARNING_RATE
     )
-    on_tensorflow = keras.backend.backend() == "tensorflow"
     model.compile(
         keras.optimizers.AdamW(rate, weight_decay=WEIGHT_DECAY, global_clipnorm=CLIP),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        jit_compile=on_tensorflow or "auto",
     )
     x = windows(episodes, steps * BATCH_SIZE, seed)
     model.fit(
