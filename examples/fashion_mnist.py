@@ -30,9 +30,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PUBLISHED = ROOT / "saved_models/fashion_mnist"
 NUM_CLASSES, SIDE = 10, 28
 BORDER = 2  # zeros around an image: 32 is a multiple of patches and stages, 28 is not
-LEARNING_RATE, WEIGHT_DECAY = 1e-3, 0.05
-IMAGES = dict(epochs=6, batch_size=64)
-PIXELS = dict(epochs=2, batch_size=32)
+LEARNING_RATE, WEIGHT_DECAY = 2e-3, 0.05
+IMAGES = dict(epochs=5, batch_size=64)
+PIXELS = dict(epochs=1, batch_size=32)
 
 
 def read_idx(path):

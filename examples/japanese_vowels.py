@@ -155,7 +155,8 @@ def main():
     print(
         f"{keras.backend.backend()}, width {arguments.hidden_dim}, "
         f"{model.count_params():,} parameters: mean {100 * np.mean(lasts):.2f}% in the "
-        f"last epoch, {100 * np.mean(bests):.2f}% in the best one (the paper: 98.9%, best epoch)"
+        f"last epoch, {100 * np.mean(bests):.2f}% in the best one (the paper: 98.9%, "
+        "best epoch)"
     )
 
 

@@ -36,11 +36,11 @@ SEEDS = (0, 1, 2)
 # The paper's, and one for two cores.
 PAPER = dict(
     lengths=(500, 2000), hidden_dim=512, num_heads=2, intermediate_dim=1024,
-    batch_size=32, steps=5000, warm_up=1000, test=2000,
+    batch_size=32, steps=5000, base_rate=0.005, warm_up=1000, test=2000,
 )  # fmt: skip
 SMALL = dict(
-    lengths=(10, 100), hidden_dim=128, num_heads=2, intermediate_dim=256,
-    batch_size=32, steps=3000, warm_up=1000, test=2000,
+    lengths=(10, 60), hidden_dim=128, num_heads=2, intermediate_dim=256,
+    batch_size=32, steps=1000, base_rate=0.014, warm_up=200, test=2000,
 )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def train(setting, seed, steps):
     on_tensorflow = keras.backend.backend() == "tensorflow"
     model.compile(
         keras.optimizers.AdamW(
-            WarmUpThenInverseRoot(0.005, setting["warm_up"]),
+            WarmUpThenInverseRoot(setting["base_rate"], setting["warm_up"]),
             beta_2=0.98,
             epsilon=1e-9,
             weight_decay=0.1,

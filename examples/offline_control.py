@@ -28,7 +28,7 @@ TASK, MAX_STEPS = "CartPole-v1", 200
 EPISODES = 400  # that are learnt from
 CONTEXT = 20  # steps that the model sees, as in the paper
 TARGET = float(MAX_STEPS)  # the return that is asked for
-STEPS, BATCH_SIZE = 400, 32
+STEPS, BATCH_SIZE = 200, 32
 LEARNING_RATE, WARM_UP, WEIGHT_DECAY, CLIP = 1e-3, 100, 1e-4, 0.25
 SEEDS, PLAYED = (0, 1, 2), 20  # episodes a seed
 

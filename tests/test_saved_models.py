@@ -49,3 +49,18 @@ def test_bits_a_byte_are_those_of_its_readme():
     (written,) = re.findall(r"metric: (\S+) bits", (folder / "README.md").read_text())
     assert abs(bits - float(written)) < 6e-4
     assert bits < 2.25
+
+
+@pytest.mark.skipif(BACKEND != "torch", reason="the outputs are held on each")
+def test_accuracy_is_that_of_its_readme():
+    """Written on TensorFlow, read here."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    import japanese_vowels
+
+    folder = FOLDER / "japanese_vowels"
+    model = keras.saving.load_model(folder / "model.keras")
+    inputs, speakers = japanese_vowels.load()[1]
+    right = model.predict(inputs, verbose=0).argmax(axis=-1) == speakers
+    (written,) = re.findall(r"metric: (\S+)%", (folder / "README.md").read_text())
+    assert abs(100 * right.mean() - float(written)) < 0.28  # one series
+    assert right.mean() >= 0.98
