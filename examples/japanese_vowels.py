@@ -138,6 +138,8 @@ def main():
     parser.add_argument("--hidden-dim", type=int, default=HIDDEN_DIM)
     parser.add_argument("--publish", action="store_true", help="renew saved_models/")
     arguments = parser.parse_args()
+    if arguments.publish and (arguments.steps or arguments.hidden_dim != HIDDEN_DIM):
+        parser.error("--publish goes with the whole run at the default width")
     lasts, bests = [], []
     for seed in SEEDS if arguments.steps is None else SEEDS[:1]:
         start = time.perf_counter()

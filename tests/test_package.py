@@ -4,6 +4,8 @@ import pathlib
 import subprocess
 import sys
 
+import keras
+import numpy as np
 import pytest
 
 import keras_flash
@@ -20,6 +22,12 @@ LAYERS = [
     "SinePositionEncoding",
 ]
 MODELS = [
+    "FlowformerClassifier",
+    "FlowformerDecisionModel",
+    "FlowformerImageClassifier",
+    "StreamingModel",
+]
+TEXT_MODELS = [
     "FLASHBackbone",
     "FLASHCausalLM",
     "FLASHCausalLMPreprocessor",
@@ -35,17 +43,13 @@ MODELS = [
 
 def test_public_names():
     assert keras_flash.layers.__all__ == LAYERS
-    assert keras_flash.models.__all__ == ["StreamingModel"]
-    assert list(keras_flash.models.TEXT_MODELS) == MODELS
-    assert set(MODELS) <= set(dir(keras_flash)) & set(dir(keras_flash.models))
-    assert keras_flash.__all__ == [
-        *LAYERS,
-        "StreamingModel",
-        "layers",
-        "models",
-    ]
-    for name in LAYERS:
-        assert getattr(keras_flash, name) is getattr(keras_flash.layers, name)
+    assert keras_flash.models.__all__ == MODELS
+    assert list(keras_flash.models.TEXT_MODELS) == TEXT_MODELS
+    assert set(TEXT_MODELS) <= set(dir(keras_flash)) & set(dir(keras_flash.models))
+    assert keras_flash.__all__ == [*sorted(LAYERS + MODELS), "layers", "models"]
+    for name in LAYERS + MODELS:
+        home = keras_flash.layers if name in LAYERS else keras_flash.models
+        assert getattr(keras_flash, name) is getattr(home, name)
         assert getattr(keras_flash, name).__doc__.count("Example:") == 1
 
 
@@ -73,14 +77,11 @@ def test_import_adds_nothing_but_keras():
     assert done.stdout.strip() == "['keras_flash']"
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", LAYERS + MODELS)
 def test_docstring_example_runs(name):
-    import keras
-
-    layer_class = getattr(keras_flash, name)
-    example = layer_class.__doc__.split("Example:")[1]
-    lines = [
-        line.strip()[4:] for line in example.splitlines() if line.strip()[:3] == ">>>"
-    ]
+    example = getattr(keras_flash, name).__doc__.split("Example:")[1]
+    lines = [line.strip() for line in example.splitlines()]
+    lines = [line[4:] for line in lines if line[:3] in (">>>", "...")]
     assert lines
-    exec("\n".join(lines), {"keras": keras, name: layer_class})
+    public = {name: getattr(keras_flash, name) for name in LAYERS + MODELS}
+    exec("\n".join(lines), {"keras": keras, "np": np, **public})

@@ -14,12 +14,18 @@ ATTENTIONS = {
     "mixed_chunk_attention": MixedChunkAttention,
 }
 # What a model sets itself.
-OWN_OPTIONS = ("self", "num_heads", "key_dim", "causal", "dropout", "kwargs")
+OWN_OPTIONS = ("self", "num_heads", "output_dim", "causal", "dropout", "kwargs")
 
 
 def check_attention(attention, attention_options, num_heads, hidden_dim):
     check_choice("attention", attention, tuple(ATTENTIONS))
-    if attention == "flow_attention" and hidden_dim % num_heads:
+    if not isinstance(attention_options, dict):
+        raise ValueError(
+            "`attention_options` must be a dict. "
+            f"Received: attention_options={attention_options!r}"
+        )
+    has_width = "key_dim" in attention_options
+    if attention == "flow_attention" and not has_width and hidden_dim % num_heads:
         raise ValueError(
             "`hidden_dim` must be a multiple of `num_heads`. "
             f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
@@ -44,7 +50,8 @@ def make_attention(
     """
     more = dict(causal=causal, dropout=dropout, dtype=dtype, name=name)
     if attention == "flow_attention":
-        return FlowAttention(num_heads, hidden_dim // num_heads, **options, **more)
+        options = {"key_dim": hidden_dim // num_heads, **options}
+        return FlowAttention(num_heads, **options, **more)
     return MixedChunkAttention(**{"expansion_factor": 1.0, **options}, **more)
 
 

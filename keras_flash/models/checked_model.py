@@ -5,6 +5,8 @@ import inspect
 import keras
 import numpy as np
 
+from keras_flash.layers.validation import check_positive_int
+
 
 class CheckedModel(keras.Model):
     """A functional model that is made anew from its arguments, and checks its data.
@@ -31,8 +33,8 @@ class CheckedModel(keras.Model):
 
     def _check(self, x, y):
         leaves = [leaf for leaf in keras.tree.flatten((x, y)) if leaf is not None]
-        if leaves and all(isinstance(leaf, np.ndarray) for leaf in leaves):
-            self.check_data(x, y)
+        if leaves and all(_is_array(leaf) for leaf in leaves):
+            self.check_data(*keras.tree.map_structure(_to_numpy, (x, y)))
 
     def get_config(self):
         names = inspect.signature(type(self).__init__).parameters
@@ -59,6 +61,14 @@ class CheckedModel(keras.Model):
         return cls(**config)
 
 
+def _is_array(leaf):
+    return isinstance(leaf, np.ndarray) or keras.ops.is_tensor(leaf)
+
+
+def _to_numpy(leaf):
+    return leaf if leaf is None else keras.ops.convert_to_numpy(leaf)
+
+
 def check_inputs(x, names):
     """A dict of arrays of one number of samples, each with one or more."""
     if not isinstance(x, dict) or set(x) != set(names):
@@ -76,6 +86,10 @@ def check_inputs(x, names):
 
 def check_shape(name, array, shape):
     """None in `shape` is any size but 0."""
+    if not isinstance(array, np.ndarray):
+        raise ValueError(
+            f"`{name}` must be an array. Received: {name} of {type(array).__name__}"
+        )
     fits = array.ndim == len(shape) and all(
         have == want if want is not None else have > 0
         for have, want in zip(array.shape, shape)
@@ -108,6 +122,15 @@ def check_finite(name, array):
         )
 
 
+def check_within_one(name, array):
+    check_finite(name, array)
+    if np.abs(array).max(initial=0) > 1:
+        raise ValueError(
+            f"`{name}` must be from -1 to 1. "
+            f"Received: from {array.min()} to {array.max()}"
+        )
+
+
 def check_ids(name, ids, size):
     if not np.issubdtype(ids.dtype, np.integer):
         raise ValueError(f"`{name}` must be integers. Received: dtype={ids.dtype}")
@@ -118,6 +141,15 @@ def check_ids(name, ids, size):
         )
 
 
+def check_num_classes(num_classes):
+    check_positive_int("num_classes", num_classes)
+    if num_classes == 1:
+        raise ValueError(
+            "`num_classes` must be two or more; two for yes or no. "
+            "Received: num_classes=1"
+        )
+
+
 def check_labels(y, count, num_classes):
     """Classes as integers `(b,)`, `(b, 1)` or one-hot `(b, num_classes)`."""
     if y is None or len(y) != count:
@@ -125,7 +157,7 @@ def check_labels(y, count, num_classes):
             f"`y` must hold a label for each of the {count} samples. "
             f"Received: y={'None' if y is None else f'{len(y)} labels'}"
         )
-    if y.ndim == 2 and y.shape[1] == num_classes and num_classes > 1:
+    if y.ndim == 2 and y.shape[1] == num_classes:
         check_finite("y", y)
     else:
         check_shape("y", y, (None, 1) if y.ndim == 2 else (None,))

@@ -21,6 +21,7 @@ from keras_flash.models.checked_model import check_ids
 from keras_flash.models.checked_model import check_inputs
 from keras_flash.models.checked_model import check_labels
 from keras_flash.models.checked_model import check_mask
+from keras_flash.models.checked_model import check_num_classes
 from keras_flash.models.checked_model import check_shape
 
 
@@ -33,12 +34,13 @@ class FlowformerClassifier(CheckedModel):
     series use `norm_first=False, positions="learned", pooling="flatten"`; its long
     sequences of tokens `norm_first=True, positions="sinusoidal", pooling="cls"`.
 
-    Masking: masked tokens change nothing, whatever they hold.
+    Masking: masked tokens behind the others change nothing, whatever they hold; in
+    front of them they move the positions.
 
     Args:
-        num_classes: int.
+        num_classes: int, two or more.
         num_layers: int.
-        num_heads: int.
+        num_heads: int, of Flow-Attention.
         hidden_dim: int, width of the residual stream.
         intermediate_dim: int, width inside the feed-forward layers.
         input_dim: int, features of each token, where inputs are vectors.
@@ -100,7 +102,7 @@ class FlowformerClassifier(CheckedModel):
         dtype=None,
         **kwargs,
     ):
-        check_positive_int("num_classes", num_classes)
+        check_num_classes(num_classes)
         check_positive_int("num_layers", num_layers)
         check_positive_int("num_heads", num_heads)
         check_positive_int("hidden_dim", hidden_dim)
@@ -124,7 +126,7 @@ class FlowformerClassifier(CheckedModel):
                 f'`pooling="flatten"` alone. Received: max_length={max_length}'
             )
         check_bool("norm_first", norm_first)
-        attention_options = dict(attention_options or {})
+        attention_options = {} if attention_options is None else attention_options
         check_attention(attention, attention_options, num_heads, hidden_dim)
         check_rate("dropout", dropout)
         if positions == "sinusoidal" and hidden_dim % 2:
@@ -176,7 +178,7 @@ class FlowformerClassifier(CheckedModel):
             x = embedding(ops.where(real, inputs, ops.zeros_like(inputs)))
         else:
             inputs = keras.Input((length,), dtype="int32", name="inputs")
-            x = embedding(inputs)
+            x = embedding(inputs * padding_mask)
         mask = ops.cast(padding_mask, "bool")
         if pooling == "cls":
             x = ClassToken(dtype=dtype, name="class_token")(x)
@@ -240,12 +242,14 @@ class FlowformerClassifier(CheckedModel):
         length = self.max_length if self.pooling == "flatten" else None
         if self.input_dim is None:
             check_shape("inputs", inputs, (None, length))
-            check_ids("inputs", inputs, self.vocabulary_size)
         else:
             check_shape("inputs", inputs, (None, length, self.input_dim))
         check_mask("padding_mask", mask, inputs.shape[:2])
-        if self.input_dim is not None:
-            check_finite("inputs", np.where(mask[..., None].astype("bool"), inputs, 0))
+        real = mask.astype("bool")
+        if self.input_dim is None:
+            check_ids("inputs", inputs[real], self.vocabulary_size)
+        else:
+            check_finite("inputs", np.where(real[..., None], inputs, 0))
         if self.max_length is not None and inputs.shape[1] > self.max_length:
             raise ValueError(
                 f"`inputs` must have at most {self.max_length} tokens, the "

@@ -15,7 +15,9 @@ from keras_flash.models.checked_model import check_ids
 from keras_flash.models.checked_model import check_inputs
 from keras_flash.models.checked_model import check_mask
 from keras_flash.models.checked_model import check_shape
+from keras_flash.models.checked_model import check_within_one
 from keras_flash.models.streaming_model import StreamingModel
+from keras_flash.ops.numerics import read
 
 INPUTS = ("returns", "states", "actions", "timesteps", "padding_mask")
 
@@ -38,7 +40,7 @@ class FlowformerDecisionModel(CheckedModel):
             `num_actions`.
         max_timesteps: int, the most steps of an episode. Defaults to `1000`.
         num_layers: int. Defaults to `3`.
-        num_heads: int. Defaults to `4`.
+        num_heads: int, of Flow-Attention. Defaults to `4`.
         hidden_dim: int. Defaults to `256`.
         intermediate_dim: int. Defaults to `1024`.
         attention: `"flow_attention"` or `"mixed_chunk_attention"` (FLASH, with an
@@ -56,11 +58,12 @@ class FlowformerDecisionModel(CheckedModel):
 
     Returns:
         For each step logits `(b, t, num_actions)`, or actions `(b, t, action_dim)`.
+        In `fit`, `sample_weight=padding_mask` leaves out steps that are none.
 
     Raises:
         ValueError: for an argument outside what is listed here; in `fit`, for arrays
-            of other shapes, values that are not finite, and actions or time steps out
-            of range.
+            of other shapes, and for real steps with values that are not finite or with
+            actions or time steps out of range.
 
     Example:
 
@@ -101,7 +104,7 @@ class FlowformerDecisionModel(CheckedModel):
         check_positive_int("num_heads", num_heads)
         check_positive_int("hidden_dim", hidden_dim)
         check_positive_int("intermediate_dim", intermediate_dim)
-        attention_options = dict(attention_options or {})
+        attention_options = {} if attention_options is None else attention_options
         check_attention(attention, attention_options, num_heads, hidden_dim)
         check_rate("dropout", dropout)
 
@@ -164,18 +167,23 @@ class FlowformerDecisionModel(CheckedModel):
             actions = keras.Input((None,), dtype="int32", name="actions")
         else:
             actions = keras.Input((None, action_dim), name="actions")
-        time = timestep_embedding(timesteps)
+        is_real = ops.cast(padding_mask, "bool")
+
+        def keep(x):  # what a masked step holds enters no gradient
+            mask = is_real if len(x.shape) == 2 else ops.expand_dims(is_real, -1)
+            return ops.where(mask, x, ops.zeros_like(x))
+
+        time = timestep_embedding(keep(timesteps))
         steps = ops.stack(
             [
-                return_embedding(ops.expand_dims(returns, -1)) + time,
-                state_embedding(states) + time,
-                action_embedding(actions) + time,
+                return_embedding(ops.expand_dims(keep(returns), -1)) + time,
+                state_embedding(keep(states)) + time,
+                action_embedding(keep(actions)) + time,
             ],
             axis=2,
         )  # (b, t, 3, d)
         x = keras.layers.Reshape((-1, hidden_dim), dtype=dtype, name="to_tokens")(steps)
-        real = ops.repeat(ops.cast(padding_mask, "bool"), 3, axis=1)
-        x = trunk([x, real])
+        x = trunk([x, ops.repeat(is_real, 3, axis=1)])
         x = keras.layers.Reshape((-1, 3, hidden_dim), dtype=dtype, name="to_steps")(x)
         super().__init__(
             inputs={
@@ -228,11 +236,23 @@ class FlowformerDecisionModel(CheckedModel):
 
         Returns:
             Logits `(b, num_actions)` or actions `(b, action_dim)`, and the new state.
+
+        Raises:
+            ValueError: for other shapes, and for time steps and actions out of range.
         """
         embed = self._embeddings
         returns = ops.convert_to_tensor(returns, dtype="float32")
         states = ops.convert_to_tensor(states, dtype="float32")
         timesteps = ops.convert_to_tensor(timesteps, dtype="int32")
+        batch_size = len(returns)
+        self._check_step("states", states, (batch_size, self.state_dim))
+        self._check_step("timesteps", timesteps, (batch_size,), self.max_timesteps)
+        if actions is not None:
+            shape = (batch_size, *([self.action_dim] if self.action_dim else []))
+            actions = ops.convert_to_tensor(actions)
+            self._check_step("actions", actions, shape, self.num_actions)
+            # The step before has a time too.
+            self._check_step("timesteps - 1", timesteps - 1, (batch_size,), 2**31)
         time = embed["timesteps"](timesteps)
         tokens = [
             embed["returns"](ops.expand_dims(returns, -1)) + time,
@@ -248,17 +268,27 @@ class FlowformerDecisionModel(CheckedModel):
         hidden, state = self._streaming.stream([tokens, mask], state)
         return self._output_dense(hidden[:, -1]), state
 
+    def _check_step(self, name, tensor, shape, size=None):
+        if tuple(tensor.shape) != shape:
+            raise ValueError(
+                f"`{name}` must have shape {shape}. "
+                f"Received: {name}.shape={tuple(tensor.shape)}"
+            )
+        values = read(tensor) if size is not None else None
+        if values is not None:
+            check_ids(name, values, size)
+
     def check_data(self, x, y):
         check_inputs(x, INPUTS)
         shape = x["returns"].shape
         check_shape("returns", x["returns"], (None, None))
         check_shape("states", x["states"], (*shape, self.state_dim))
         check_shape("timesteps", x["timesteps"], shape)
-        check_ids("timesteps", x["timesteps"], self.max_timesteps)
         check_mask("padding_mask", x["padding_mask"], shape)
         real = x["padding_mask"].astype("bool")
-        check_finite("returns", x["returns"])
-        check_finite("states", x["states"])
+        check_ids("timesteps", x["timesteps"][real], self.max_timesteps)
+        check_finite("returns", np.where(real, x["returns"], 0))
+        check_finite("states", np.where(real[..., None], x["states"], 0))
         if y is None or len(y) != shape[0]:
             raise ValueError(
                 f"`y` must hold actions for each of the {shape[0]} sequences. "
@@ -267,7 +297,7 @@ class FlowformerDecisionModel(CheckedModel):
         for name, actions in (("actions", x["actions"]), ("y", y)):
             if self.num_actions is None:
                 check_shape(name, actions, (*shape, self.action_dim))
-                check_finite(name, actions)
+                check_within_one(name, np.where(real[..., None], actions, 0))
             else:
                 check_shape(name, actions, shape)
-                check_ids(name, np.where(real, actions, 0), self.num_actions)
+                check_ids(name, actions[real], self.num_actions)

@@ -12,6 +12,7 @@ from keras_flash.models.blocks import residual_block
 from keras_flash.models.checked_model import CheckedModel
 from keras_flash.models.checked_model import check_finite
 from keras_flash.models.checked_model import check_labels
+from keras_flash.models.checked_model import check_num_classes
 from keras_flash.models.checked_model import check_shape
 
 
@@ -29,14 +30,14 @@ class FlowformerImageClassifier(CheckedModel):
     is 43.3 M and 6.87 G multiply-adds.
 
     Args:
-        num_classes: int.
+        num_classes: int, two or more.
         image_size: int or pair of ints, height and width in pixels. Defaults to
             `224`.
         num_channels: int. Defaults to `3`.
         num_layers: list of ints, blocks of each stage. Defaults to `(3, 3, 10, 3)`.
         hidden_dims: list of ints, width of each stage. Defaults to
             `(96, 192, 384, 768)`.
-        num_heads: int, in every stage. Defaults to `12`.
+        num_heads: int, of Flow-Attention in every stage. Defaults to `12`.
         patch_size: int, pixels that a patch is high and wide. Defaults to `4`.
         attention: `"flow_attention"` or `"mixed_chunk_attention"` (FLASH, with an
             expansion factor of 1). Defaults to `"flow_attention"`.
@@ -85,7 +86,7 @@ class FlowformerImageClassifier(CheckedModel):
         dtype=None,
         **kwargs,
     ):
-        check_positive_int("num_classes", num_classes)
+        check_num_classes(num_classes)
         size = (image_size,) * 2 if isinstance(image_size, int) else tuple(image_size)
         if len(size) != 2:
             raise ValueError(
@@ -97,13 +98,19 @@ class FlowformerImageClassifier(CheckedModel):
         check_positive_int("num_channels", num_channels)
         check_positive_int("num_heads", num_heads)
         check_positive_int("patch_size", patch_size)
+        for name, values in (("num_layers", num_layers), ("hidden_dims", hidden_dims)):
+            if not isinstance(values, (list, tuple)):
+                raise ValueError(
+                    f"`{name}` must be a list with a number for each stage. "
+                    f"Received: {name}={values!r}"
+                )
         num_layers, hidden_dims = list(num_layers), list(hidden_dims)
         if len(num_layers) != len(hidden_dims) or not num_layers:
             raise ValueError(
                 "`num_layers` and `hidden_dims` must have one number for each stage. "
                 f"Received: num_layers={num_layers}, hidden_dims={hidden_dims}"
             )
-        attention_options = dict(attention_options or {})
+        attention_options = {} if attention_options is None else attention_options
         for layers, hidden_dim in zip(num_layers, hidden_dims):
             check_positive_int("num_layers", layers)
             check_positive_int("hidden_dims", hidden_dim)

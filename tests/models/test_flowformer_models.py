@@ -142,7 +142,7 @@ def test_what_is_masked_changes_nothing(options):
         dict(feature_map="elu"),
         dict(feature_map="relu"),
         dict(competition="sigmoid", allocation="softmax"),
-        dict(competition_clip=1.0),
+        dict(competition_clip=0.1),
     ],
 )
 def test_ablations_are_options_of_the_attention(ablation):
@@ -155,11 +155,14 @@ def test_ablations_are_options_of_the_attention(ablation):
     wanted = classify(weights, series(), options, ablation)
     assert error(result, wanted) < 1e-5
     assert error(run(model, series()), wanted) > 1e-5
-    images = dict(IMAGES, attention_options=ablation)
-    decisions = dict(SIZES, state_dim=4, num_actions=3)
-    assert filled(FlowformerImageClassifier(**images)).count_params()
-    if ablation.get("allocation") != "softmax":  # not causal
-        FlowformerDecisionModel(**decisions, attention_options=ablation)
+    for name in ("images", "decisions"):
+        if name == "decisions" and ablation.get("allocation") == "softmax":
+            continue  # not causal
+        model_class, options, inputs = MODELS[name]
+        model = filled(model_class(**options), scale=0.6)
+        other = model_class(**options, attention_options=ablation)
+        other.set_weights(model.get_weights())
+        assert error(run(other, inputs()), run(model, inputs())) > 1e-5
 
 
 def downsample(x, weights, name, side):
@@ -312,9 +315,45 @@ def test_an_action_sees_neither_itself_nor_what_follows():
     result = run(model, changed)
     assert (result[:, :3] == whole[:, :3]).all()
     assert (result[:, 3:] != whole[:, 3:]).any()
-    # Steps that are no steps, behind.
-    changed["padding_mask"][:, 3:] = 0
-    assert error(run(model, changed)[:, :3], whole[:, :3]) < 1e-6
+
+
+@pytest.mark.parametrize("attention", ["flow_attention", "mixed_chunk_attention"])
+def test_steps_that_are_none_change_nothing(attention):
+    """In front, where a causal model would see them, and whatever they hold."""
+    options = dict(SIZES, attention=attention)
+    model = filled(FlowformerDecisionModel(4, 3, **options))
+    x = episodes()
+    late = {name: array[:, 2:] for name, array in x.items()}
+    x["padding_mask"][:, :2] = 0
+    for name, value in dict(states=np.nan, returns=np.nan, actions=99).items():
+        x[name][:, :2] = value
+    wanted = run(model, late)
+    if attention == "flow_attention":  # of the other, chunks move with the start
+        assert error(run(model, x)[:, 2:], wanted) < 1e-5
+    model.compile(
+        keras.optimizers.SGD(0.1),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    )
+    weight = x["padding_mask"].astype("float32")
+    y = np.where(x["padding_mask"], x["actions"], 0)
+    model.fit(x, y, sample_weight=weight, verbose=0)
+    assert all(np.isfinite(to_numpy(weight)).all() for weight in model.weights)
+
+
+def test_act_refuses():
+    model = FlowformerDecisionModel(4, 3, **SIZES, max_timesteps=9)
+    state, states = model.get_initial_state(2), np.zeros((2, 4))
+    for arguments, message in (
+        (([1, 1], states[:, :3], [0, 0], state), r"`states` must have shape \(2, 4\)"),
+        (([1], states, [0, 0], state), r"`states` must have shape \(1, 4\)"),
+        (([1, 1], states, [0], state), r"`timesteps` must have shape \(2,\)"),
+        (([1, 1], states, [0, 9], state), r"`timesteps` must be from 0 to 8"),
+        (([1, 1], states, [4, 4], state, [0]), r"`actions` must have shape \(2,\)"),
+        (([1, 1], states, [4, 4], state, [0, 3]), r"`actions` must be from 0 to 2"),
+        (([1, 1], states, [0, 4], state, [0, 0]), r"`timesteps - 1` must be from 0"),
+    ):
+        with pytest.raises(ValueError, match=rf"{message}.* Received: "):
+            model.act(*arguments)
 
 
 MODELS = {
@@ -406,6 +445,13 @@ def wrong_data():
             r"`inputs` must have shape \(any, any, 5\)\. .*\(3, 0, 5\)",
         ),
         "no samples": ("series", {k: v[:0] for k, v in good.items()}, y, "at least o"),
+        "tensor": (
+            "series",
+            dict(good, inputs=keras.ops.convert_to_tensor(nan)),
+            y,
+            r"`inputs` .* nan at \(1, 2, 3",
+        ),
+        "dict": ("images", {"images": image}, y, "`x` must be an array.* of dict"),
         "width": (
             "series",
             dict(good, inputs=nan[..., :4]),
@@ -464,6 +510,28 @@ def test_fit_refuses_before_it_trains(case):
         assert (to_numpy(weight) == value).all()
 
 
+def test_masked_ids_and_wide_heads():
+    """Padding may be any id; queries and keys may be of another width."""
+    options = dict(TOKENS, attention_options={"key_dim": 3, "value_dim": 5})
+    model, x = filled(FlowformerClassifier(**options)), series(tokens=True)
+    wanted = classify(weights_by_path(model), x, POOLINGS[0])
+    x["inputs"][x["padding_mask"] == 0] = 99
+    assert error(run(model, x), wanted) < 1e-5
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(x, np.array([0, 2, 1]), verbose=0)
+
+
+def test_continuous_actions_are_within_one():
+    model = FlowformerDecisionModel(4, action_dim=2, **SIZES)
+    model.compile("sgd", "mse")
+    x = episodes(None)
+    y = x["actions"].copy()
+    y[1, 3, 1] = 1.5
+    with pytest.raises(ValueError, match=r"`y` must be from -1 to 1\. Received"):
+        model.fit(x, y, verbose=0)
+    model.fit(x, x["actions"], verbose=0)
+
+
 def test_learned_positions_have_an_end():
     model = FlowformerClassifier(**SERIES, **POOLINGS[3])
     x = series(MAX_LENGTH + 1)
@@ -478,6 +546,15 @@ def test_learned_positions_have_an_end():
     ("model_class", "options", "message"),
     [
         (FlowformerClassifier, dict(SERIES, num_classes=0), "`num_classes` must be"),
+        (FlowformerClassifier, dict(SERIES, num_classes=1), "two or more; two for y"),
+        (FlowformerImageClassifier, dict(IMAGES, num_classes=1), "two or more"),
+        (FlowformerImageClassifier, dict(IMAGES, num_layers=3), "`num_layers` must b"),
+        (FlowformerClassifier, dict(SERIES, attention_options=[1]), "must be a dict"),
+        (
+            FlowformerClassifier,
+            dict(SERIES, attention_options={"output_dim": 1}),
+            "`attention_options` of 'flow_attention' must be among ",
+        ),
         (FlowformerClassifier, dict(SERIES, vocabulary_size=3), "Either `input_dim`"),
         (FlowformerClassifier, dict(SIZES, num_classes=3), "Either `input_dim` or"),
         (FlowformerClassifier, dict(SERIES, input_dim=0), "`input_dim` must be"),
