@@ -145,8 +145,9 @@ def test_idx_files(folder):
     generator = np.random.default_rng(0)
     assert (images == generator.integers(0, 256, (40, 28, 28))).all()
     scaled = fashion_mnist.as_images(fashion_mnist.load(folder, "train")[0])
-    assert scaled.shape == (40, 28, 28, 1)
-    assert np.allclose(scaled[3, :, :, 0] * 90 + 73, images[3])
+    assert scaled.shape == (40, 32, 32, 1)
+    assert (scaled[:, 0] == scaled.min()).all()
+    assert np.allclose(scaled[3, 2:30, 2:30, 0] * 90 + 73, images[3])
     pixels = fashion_mnist.as_pixels(fashion_mnist.load(folder, "train")[0])
     assert np.allclose(pixels["inputs"][3, 28:56, 0] * 90 + 73, images[3, 1])
     cut = struct.pack(">HBBI", 0, 8, 1, 5) + b"ab"
