@@ -84,7 +84,10 @@ def test_position_embedding():
     table = to_numpy(layer.embeddings)
     assert table.shape == (7, 6)
     assert error(run(layer, x), np.stack([table[:5]] * 2)) < 1e-6
-    _, (found,) = gradients(layer, np.ones_like(x), x)
+    inputs = keras.Input((None, 6))
+    model = keras.Model(inputs, inputs + layer(inputs))
+    assert error(run(model, x), x + table[:5]) < 1e-6
+    _, (found,) = gradients(model, np.ones_like(x), x)
     assert error(found, 2.0 * (np.arange(7) < 5)[:, None] * np.ones(6)) < 1e-6
     start = PositionEmbedding(400)
     start.build((None, None, 60))
