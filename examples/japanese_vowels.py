@@ -86,8 +86,9 @@ def train(hidden_dim, seed, steps):
     keras.utils.set_random_seed(seed)
     (x, y), test = load()
     if steps is not None:
-        x, y = {name: a[: steps * BATCH_SIZE] for name, a in x.items()}, y
-        y, test = y[: steps * BATCH_SIZE], (x, y[: steps * BATCH_SIZE])
+        few = slice(steps * BATCH_SIZE)
+        x, y = {name: array[few] for name, array in x.items()}, y[few]
+        test = x, y
     model = make_model(hidden_dim)
     warm_up = keras.callbacks.LearningRateScheduler(
         lambda epoch: LEARNING_RATE * min(1.0, (epoch + 1) / WARM_UP)
