@@ -23,6 +23,7 @@ from keras_flash.models.checked_model import check_labels
 from keras_flash.models.checked_model import check_mask
 from keras_flash.models.checked_model import check_num_classes
 from keras_flash.models.checked_model import check_shape
+from keras_flash.ops.segments import keep_where
 
 
 @keras.saving.register_keras_serializable(package="keras_flash")
@@ -150,7 +151,7 @@ class FlowformerClassifier(CheckedModel):
             position_layer = PositionEmbedding(
                 max_length + (pooling == "cls"), dtype=dtype, name="positions"
             )
-        else:
+        elif positions == "sinusoidal":
             position_layer = SinePositionEncoding(dtype=dtype, name="positions")
         attention_layers = [
             make_attention(
@@ -172,14 +173,13 @@ class FlowformerClassifier(CheckedModel):
         # === Functional Model ===
         length = max_length if pooling == "flatten" else None
         padding_mask = keras.Input((length,), dtype="int32", name="padding_mask")
+        mask = ops.cast(padding_mask, "bool")
         if input_dim is not None:
             inputs = keras.Input((length, input_dim), name="inputs")
-            real = ops.expand_dims(ops.cast(padding_mask, "bool"), -1)
-            x = embedding(ops.where(real, inputs, ops.zeros_like(inputs)))
+            x = embedding(keep_where(mask, inputs))
         else:
             inputs = keras.Input((length,), dtype="int32", name="inputs")
             x = embedding(inputs * padding_mask)
-        mask = ops.cast(padding_mask, "bool")
         if pooling == "cls":
             x = ClassToken(dtype=dtype, name="class_token")(x)
             mask = ops.concatenate([ops.ones_like(mask[:, :1]), mask], axis=1)
@@ -209,7 +209,7 @@ class FlowformerClassifier(CheckedModel):
             x = x[:, 0]
         else:
             x = keras.layers.Activation("gelu", dtype=dtype, name="gelu")(x)
-            x = ops.where(ops.expand_dims(mask, -1), x, ops.zeros_like(x))
+            x = keep_where(mask, x)
             x = keras.layers.Flatten(dtype=dtype, name="pooling")(x)
         x = keras.layers.Dropout(dropout, dtype=dtype, name="output_dropout")(x)
         super().__init__(
