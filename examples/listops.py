@@ -2,6 +2,7 @@
 
     python examples/listops.py             # a small setting, three seeds
     python examples/listops.py --paper     # the paper's: 5,000 steps at length 2,000
+    python examples/listops.py --publish   # and saves the figures
     python examples/listops.py --steps 2   # a smoke run
 
 An expression as `[MAX 2 9 [MIN 4 7 ] 0 ]` has one digit as its value: ten classes.
@@ -24,6 +25,7 @@ import time
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import artefacts
 import keras
 import numpy as np
 
@@ -162,29 +164,35 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--paper", action="store_true", help="the paper's setting")
     parser.add_argument("--steps", type=int, help="stop early, to see it run")
+    parser.add_argument("--publish", action="store_true", help="renew README.md")
     arguments = parser.parse_args()
+    if arguments.publish and arguments.steps:
+        parser.error("--publish goes with the whole run")
     setting = PAPER if arguments.paper else SMALL
     stream = expressions(1, (10, 40))
     tokens, value = next(stream)
     print(f"{write(tokens)} = {value}")
     made = itertools.islice(expressions(1, setting["lengths"]), setting["test"])
     values = [value for _, value in made]  # of the test set
-    majority = np.bincount(values).max() / len(values)
+    majority = 100 * np.bincount(values).max() / len(values)
     steps = setting["steps"] if arguments.steps is None else arguments.steps
-    accuracies = []
+    accuracies, start = {}, time.perf_counter()
     for seed in SEEDS if arguments.steps is None else SEEDS[:1]:
-        start = time.perf_counter()
-        accuracies.append(train(setting, seed, steps))
-        print(
-            f"seed {seed}: {100 * accuracies[-1]:.2f}%, "
-            f"{(time.perf_counter() - start) / 60:.1f} minutes",
-            flush=True,
-        )
-    print(
-        f"{keras.backend.backend()}, {'the paper' if arguments.paper else 'small'}: "
-        f"mean {100 * np.mean(accuracies):.2f}%, the most frequent value alone "
-        f"{100 * majority:.1f}%"
+        accuracies[seed] = 100 * train(setting, seed, steps)
+        print(f"seed {seed}: {accuracies[seed]:.2f}%", flush=True)
+    minutes = (time.perf_counter() - start) / 60 / len(accuracies)
+    alone = f"the most frequent value alone is {majority:.1f}%"
+    expected = (
+        f"{artefacts.by_seed(accuracies)}; {alone} "
+        f"({artefacts.machine()}, {minutes:.1f} minutes a seed)"
     )
+    print(expected)
+    if arguments.publish:
+        artefacts.write_figures(
+            f"listops.py{' --paper' if arguments.paper else ''}",
+            f"{artefacts.mean(accuracies)} (mean of three seeds); {alone}",
+            expected,
+        )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python examples/offline_control.py            # Flow-Attention, three seeds
     python examples/offline_control.py --flash    # FLASH in its place
+    python examples/offline_control.py --publish  # and saves the figures
     python examples/offline_control.py --steps 2  # a smoke run
 
 Episodes of mixed quality are collected from CartPole (gymnasium): a simple controller
@@ -19,6 +20,7 @@ import time
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
+import artefacts
 import gymnasium
 import keras
 import numpy as np
@@ -146,12 +148,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--flash", action="store_true", help="FLASH as the attention")
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--publish", action="store_true", help="renew README.md")
     arguments = parser.parse_args()
     whole = arguments.steps == STEPS
+    if arguments.publish and not whole:
+        parser.error(f"--publish is for the full {STEPS} steps")
     attention = "mixed_chunk_attention" if arguments.flash else "flow_attention"
-    data, played = [], []
-    for seed in SEEDS if whole else SEEDS[:1]:
-        start = time.perf_counter()
+    data, played, start = [], [], time.perf_counter()
+    seeds = SEEDS if whole else SEEDS[:1]
+    for seed in seeds:
         episodes = collect(seed, EPISODES if whole else 10)
         lengths = [len(episode["actions"]) for episode in episodes]
         data += lengths
@@ -160,15 +165,25 @@ def main():
         played += list(returns)
         print(
             f"seed {seed}: the data's mean return {np.mean(lengths):.1f}, played "
-            f"{returns.mean():.1f}, {(time.perf_counter() - start) / 60:.1f} minutes",
+            f"{returns.mean():.1f}",
             flush=True,
         )
-    error = np.std(played) / np.sqrt(len(played))
-    print(
-        f"{keras.backend.backend()}, {attention}: asked for {TARGET:.0f}, played "
-        f"{np.mean(played):.1f} +- {error:.1f} (standard error of {len(played)} "
-        f"episodes); the data: mean {np.mean(data):.1f}, best {np.max(data):.0f}"
+    minutes = (time.perf_counter() - start) / 60 / len(seeds)
+    error = np.std(played, ddof=1) / np.sqrt(len(played))
+    expected = (
+        f"asked for {TARGET:.0f}, plays {np.mean(played):.1f} +- {error:.1f} (standard "
+        f"error of {len(played)} episodes, seeds {seeds}); the "
+        f"data's mean return is {np.mean(data):.1f}, the best {np.max(data):.0f} "
+        f"({artefacts.machine()}, {minutes:.1f} minutes a seed)"
     )
+    print(expected)
+    if arguments.publish:
+        artefacts.write_figures(
+            f"offline_control.py{' --flash' if arguments.flash else ''}",
+            f"{np.mean(played):.1f} +- {error:.1f} of {TARGET:.0f}, {len(played)} "
+            f"episodes of three seeds (the data's mean: {np.mean(data):.1f})",
+            expected,
+        )
 
 
 if __name__ == "__main__":

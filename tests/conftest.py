@@ -1,5 +1,10 @@
+import pathlib
+import sys
+
 import keras
 import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "examples"))
 
 
 @pytest.fixture(autouse=True)
@@ -7,6 +12,21 @@ def _fresh():
     keras.utils.set_random_seed(7)
     yield
     keras.config.set_dtype_policy("float32")
+
+
+@pytest.fixture
+def run_example(monkeypatch, capsys):
+    """Calls an example with arguments, and other constants; gives what it prints."""
+
+    def call(script, *arguments, **constants):
+        for name, value in constants.items():
+            assert hasattr(script, name)
+            monkeypatch.setattr(script, name, value)
+        monkeypatch.setattr(sys, "argv", [script.__file__, *map(str, arguments)])
+        script.main()
+        return capsys.readouterr().out
+
+    return call
 
 
 LONGEST = ("test_examples.py", "test_interchange.py")

@@ -1,29 +1,30 @@
 """The examples and benchmarks run, from start to end, at a few steps."""
 
+import hashlib
 import json
-import os
 import pathlib
 import subprocess
 import sys
 
+import artefacts
 import keras
+import language_model
+import masked_lm
 import numpy as np
 import pytest
+import read_a_book
+import train_flash_lm
 
 from tests.helpers import BACKEND
 from tests.helpers import to_numpy
 
 ROOT = pathlib.Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "examples"))
-
-import language_model  # noqa: E402
 
 
-def run(*command, **environment):
+def run(*command):
     done = subprocess.run(
         [sys.executable, *command],
         cwd=ROOT,
-        env={**os.environ, **environment},
         capture_output=True,
         text=True,
     )
@@ -31,10 +32,10 @@ def run(*command, **environment):
     return done.stdout
 
 
-def test_demo(tmp_path):
+def test_demo(run_example, tmp_path):
     """Train, generate, draw, save, reload, export, run: as `make demo` does."""
-    command = ("examples/language_model.py", "--steps", "3", "--output", str(tmp_path))
-    printed = run(*command, XLA_FLAGS="")  # optimised: it runs for longer
+    small = dict(HIDDEN_DIM=32, KEY_DIM=32, NUM_LAYERS=1, GENERATED=20)
+    printed = run_example(language_model, "--steps", 3, "--output", tmp_path, **small)
     assert "bits a byte" in printed
     assert "HAMLET." in printed
     # What the untrained model writes before it may hold bars too.
@@ -43,7 +44,52 @@ def test_demo(tmp_path):
     assert set(rows) == {".keras", "SavedModel", "LiteRT"}
     assert max(rows.values()) < 1e-4
     assert (tmp_path / "loss.png").read_bytes()[:4] == b"\x89PNG"
-    assert (tmp_path / "model.keras").stat().st_size < 2.5e6
+
+
+FIGURES = (
+    "japanese_vowels.py",
+    "japanese_vowels.py --paper",
+    "listops.py",
+    "listops.py --paper",
+    "fashion_mnist.py FOLDER",
+    "fashion_mnist.py FOLDER --pixels",
+    "offline_control.py",
+    "offline_control.py --flash",
+)
+
+
+def test_publish(tmp_path, monkeypatch):
+    monkeypatch.setattr(artefacts, "ROOT", tmp_path)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile("adam", "mse")
+    x = np.ones((4, 3), "float32")
+    model.fit(x, np.zeros((4, 2)), verbose=0)
+    artefacts.publish("tiny", model, x, "A model.", "tiny.py", "0%", "four rows")
+    folder = tmp_path / "saved_models/tiny"
+    digest = hashlib.sha256((folder / "model.keras").read_bytes()).hexdigest()
+    assert f"`{digest}`" in (folder / "README.md").read_text()
+    again = keras.saving.load_model(folder / "model.keras")
+    assert not again.compiled
+    with np.load(folder / "sample.npz") as sample:
+        assert np.abs(again.predict(sample["inputs"]) - sample["outputs"]).max() < 1e-6
+
+
+@pytest.mark.parametrize("script", FIGURES)
+def test_each_figure_has_its_place(script, tmp_path, monkeypatch):
+    """One row in each of the two files changes, in its last cell."""
+    (tmp_path / "examples").mkdir()
+    names = ("README.md", "examples/README.md")
+    for name in names:
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    monkeypatch.setattr(artefacts, "ROOT", tmp_path)
+    artefacts.write_figures(script, "new in short", "new in full")
+    for name, figure in zip(names, ("new in short", "new in full")):
+        before = (ROOT / name).read_text().splitlines()
+        after = (tmp_path / name).read_text().splitlines()
+        ((old, new),) = [pair for pair in zip(before, after) if pair[0] != pair[1]]
+        assert len(before) == len(after)
+        assert new == f"{old.rsplit('|', 2)[0]}| {figure} |"
+        assert new.startswith(f"| `{script}` |")
 
 
 def test_text_and_windows():
@@ -101,36 +147,42 @@ def test_benchmark(script, tmp_path):
     assert printed.count("|") >= 16 * 6
 
 
-# Each of these scripts runs on one backend: they compile for long, and what they call
-# is tested on every backend in tests/models.
-def only(backend):
-    return pytest.mark.skipif(backend != BACKEND, reason=f"runs on {backend} alone")
+@pytest.fixture
+def small(monkeypatch):
+    """Sizes at which the two models on subwords compile quickly."""
+    for name, value in dict(
+        VOCABULARY_SIZE=300,
+        TOKENIZER_BYTES=50_000,
+        HIDDEN_DIM=32,
+        NUM_LAYERS=1,
+        CHUNK_SIZE=16,
+        SEQUENCE_LENGTH=32,
+        GENERATED=48,
+    ).items():
+        monkeypatch.setattr(train_flash_lm, name, value)
 
 
-@only("tensorflow")
-def test_train_flash_lm():
-    printed = run("examples/train_flash_lm.py", "--steps", "2")
+def test_train_flash_lm(run_example, small):
+    printed = run_example(train_flash_lm, "--steps", 2)
     assert "bits a byte" in printed
     assert "To be, or not to be" in printed
 
 
-@only("torch")
-def test_masked_lm():
-    printed = run("examples/masked_lm.py", "--steps", "2")
+def test_masked_lm(run_example, small):
+    printed = run_example(masked_lm, "--steps", 2)
     assert "of the masked tokens found" in printed
 
 
-@only("tensorflow")
-def test_read_a_book():
+def test_read_a_book(run_example):
     """The stream and one call score the same, over a length that is no whole piece."""
-    printed = run("examples/read_a_book.py", "--lengths", "9000")
+    printed = run_example(read_a_book, "--lengths", 5000)
     rows = [line.split("|") for line in printed.splitlines()[-2:]]
     assert [row[2].strip() for row in rows] == ["streamed", "one call"]
     assert abs(float(rows[0][3]) - float(rows[1][3])) < 2e-4
     assert 1.0 < float(rows[0][3]) < 3.0
 
 
-@only("jax")
+@pytest.mark.skipif(BACKEND != "jax", reason="torch.compile takes minutes a program")
 def test_decoding_benchmark(tmp_path):
     printed = run("benchmarks/decoding.py", "--smoke", "--output", str(tmp_path))
     rows = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]

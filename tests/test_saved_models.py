@@ -3,9 +3,10 @@
 import hashlib
 import pathlib
 import re
-import sys
 
+import japanese_vowels
 import keras
+import language_model
 import numpy as np
 import pytest
 
@@ -39,9 +40,6 @@ def test_outputs_are_those_of_the_day(name):
 
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the outputs are held on each")
 def test_bits_a_byte_are_those_of_its_readme():
-    sys.path.insert(0, str(ROOT / "examples"))
-    import language_model
-
     folder = FOLDER / "shakespeare_flash"
     model = keras.saving.load_model(folder / "model.keras")
     model.compile(loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -54,9 +52,6 @@ def test_bits_a_byte_are_those_of_its_readme():
 @pytest.mark.skipif(BACKEND != "torch", reason="the outputs are held on each")
 def test_accuracy_is_that_of_its_readme():
     """Written on TensorFlow, read here."""
-    sys.path.insert(0, str(ROOT / "examples"))
-    import japanese_vowels
-
     folder = FOLDER / "japanese_vowels"
     model = keras.saving.load_model(folder / "model.keras")
     inputs, speakers = japanese_vowels.load()[1]

@@ -1,5 +1,6 @@
 """Checks of arguments, worded once for every layer."""
 
+import numpy as np
 from keras import backend
 from keras import ops
 
@@ -179,26 +180,24 @@ def check_length(length, inputs):
     return ops.cast(length, "int32") if is_tensor else int(length)
 
 
-def check_token_ids(token_ids, vocabulary_size):
-    """Ids that a vocabulary has, wherever they can be read."""
-    values = read(token_ids)
-    if values is None or values.size == 0:
+def check_ids(name, ids, size):
+    """Integers from 0 to below `size`: tokens, classes, actions, time steps.
+
+    Args:
+        name: of the argument.
+        ids: int, array or tensor. A tensor that cannot be read passes.
+        size: int, how many there are.
+    """
+    values = read(ids) if ops.is_tensor(ids) else np.asarray(ids)
+    if values is None or not values.size:
         return
-    low, high = int(values.min()), int(values.max())
-    if low < 0 or high >= vocabulary_size:
-        raise ValueError(
-            f"`token_ids` must be from 0 to {vocabulary_size - 1}, the size of the "
-            f"vocabulary less 1. Received: ids from {low} to {high}"
-        )
-
-
-def check_special_token(name, value, vocabulary_size):
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or not 0 <= value < vocabulary_size
-    ):
-        raise ValueError(
-            f"`{name}` must be from 0 to {vocabulary_size - 1}, a token of the "
-            f"backbone. Received: {name}={value!r}"
-        )
+    if not np.issubdtype(values.dtype, np.integer):
+        found = f"{name} of dtype {values.dtype}" if values.ndim else f"{name}={ids!r}"
+    elif values.min() < 0 or values.max() >= size:
+        found = f"{name} from {values.min()} to {values.max()}"
+        found = found if values.ndim else f"{name}={ids!r}"
+    else:
+        return
+    raise ValueError(
+        f"`{name}` must be integers from 0 to {size - 1}. Received: {found}"
+    )

@@ -5,6 +5,7 @@ import inspect
 import keras
 import numpy as np
 
+from keras_flash.layers.validation import check_ids
 from keras_flash.layers.validation import check_positive_int
 
 
@@ -128,16 +129,6 @@ def check_within_one(name, array):
         raise ValueError(
             f"`{name}` must be from -1 to 1. "
             f"Received: from {array.min()} to {array.max()}"
-        )
-
-
-def check_ids(name, ids, size):
-    if not np.issubdtype(ids.dtype, np.integer):
-        raise ValueError(f"`{name}` must be integers. Received: dtype={ids.dtype}")
-    low, high = int(ids.min()), int(ids.max())
-    if low < 0 or high >= size:
-        raise ValueError(
-            f"`{name}` must be from 0 to {size - 1}. Received: from {low} to {high}"
         )
 
 

@@ -10,6 +10,7 @@ from keras_flash.layers.position_embedding import PositionEmbedding
 from keras_flash.layers.sine_position_encoding import SinePositionEncoding
 from keras_flash.layers.validation import check_bool
 from keras_flash.layers.validation import check_choice
+from keras_flash.layers.validation import check_ids
 from keras_flash.layers.validation import check_positive_int
 from keras_flash.layers.validation import check_rate
 from keras_flash.models.blocks import check_attention
@@ -17,7 +18,6 @@ from keras_flash.models.blocks import make_attention
 from keras_flash.models.blocks import residual_block
 from keras_flash.models.checked_model import CheckedModel
 from keras_flash.models.checked_model import check_finite
-from keras_flash.models.checked_model import check_ids
 from keras_flash.models.checked_model import check_inputs
 from keras_flash.models.checked_model import check_labels
 from keras_flash.models.checked_model import check_mask

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_flash.layers.validation import check_ids
 from keras_flash.layers.validation import check_positive_int
 from keras_flash.layers.validation import check_rate
 from keras_flash.models.blocks import check_attention
@@ -11,13 +12,12 @@ from keras_flash.models.blocks import make_attention
 from keras_flash.models.blocks import residual_block
 from keras_flash.models.checked_model import CheckedModel
 from keras_flash.models.checked_model import check_finite
-from keras_flash.models.checked_model import check_ids
 from keras_flash.models.checked_model import check_inputs
 from keras_flash.models.checked_model import check_mask
 from keras_flash.models.checked_model import check_shape
 from keras_flash.models.checked_model import check_within_one
 from keras_flash.models.streaming_model import StreamingModel
-from keras_flash.ops.numerics import read
+from keras_flash.ops.segments import keep_where
 
 INPUTS = ("returns", "states", "actions", "timesteps", "padding_mask")
 
@@ -167,18 +167,19 @@ class FlowformerDecisionModel(CheckedModel):
             actions = keras.Input((None,), dtype="int32", name="actions")
         else:
             actions = keras.Input((None, action_dim), name="actions")
+        # What a masked step holds enters no gradient.
         is_real = ops.cast(padding_mask, "bool")
-
-        def keep(x):  # what a masked step holds enters no gradient
-            mask = is_real if len(x.shape) == 2 else ops.expand_dims(is_real, -1)
-            return ops.where(mask, x, ops.zeros_like(x))
-
-        time = timestep_embedding(keep(timesteps))
+        if num_actions is not None:
+            taken = action_embedding(actions * padding_mask)
+        else:
+            taken = action_embedding(keep_where(is_real, actions))
+        time = timestep_embedding(timesteps * padding_mask)
         steps = ops.stack(
             [
-                return_embedding(ops.expand_dims(keep(returns), -1)) + time,
-                state_embedding(keep(states)) + time,
-                action_embedding(keep(actions)) + time,
+                return_embedding(keep_where(is_real, ops.expand_dims(returns, -1)))
+                + time,
+                state_embedding(keep_where(is_real, states)) + time,
+                taken + time,
             ],
             axis=2,
         )  # (b, t, 3, d)
@@ -274,9 +275,8 @@ class FlowformerDecisionModel(CheckedModel):
                 f"`{name}` must have shape {shape}. "
                 f"Received: {name}.shape={tuple(tensor.shape)}"
             )
-        values = read(tensor) if size is not None else None
-        if values is not None:
-            check_ids(name, values, size)
+        if size is not None:
+            check_ids(name, tensor, size)
 
     def check_data(self, x, y):
         check_inputs(x, INPUTS)

@@ -4,7 +4,7 @@ import keras
 import keras_hub
 import numpy as np
 
-from keras_flash.layers.validation import check_special_token
+from keras_flash.layers.validation import check_ids
 
 SPECIAL_TOKENS = ("start_token_id", "end_token_id", "pad_token_id")
 
@@ -61,7 +61,7 @@ def check_special_tokens(preprocessor, backbone):
     for name in (*SPECIAL_TOKENS, "mask_token_id"):
         value = getattr(preprocessor, name, None)
         if value is not None:
-            check_special_token(name, value, backbone.vocabulary_size)
+            check_ids(name, value, backbone.vocabulary_size)
 
 
 class CausalLMPreprocessor(SpecialTokens, keras_hub.models.CausalLMPreprocessor):

@@ -4,7 +4,7 @@ import keras_hub
 import numpy as np
 from keras import ops
 
-from keras_flash.layers.validation import check_token_ids
+from keras_flash.layers.validation import check_ids
 from keras_flash.models.preprocessing import check_special_tokens
 from keras_flash.models.streaming_model import StreamingModel
 
@@ -99,7 +99,11 @@ class StreamingCausalLM(keras_hub.models.CausalLM):
         return checked
 
     def _check_prompts(self, token_ids, padding_mask):
-        check_token_ids(ops.convert_to_tensor(token_ids), self.backbone.vocabulary_size)
+        check_ids(
+            "token_ids",
+            ops.convert_to_tensor(token_ids),
+            self.backbone.vocabulary_size,
+        )
         mask = np.asarray(ops.convert_to_numpy(padding_mask)).astype("bool")
         if not mask.any(axis=-1).all():
             raise ValueError(

@@ -10,8 +10,8 @@ from keras_flash.layers.scale_norm import ScaleNorm
 from keras_flash.layers.scale_offset import ScaleOffset
 from keras_flash.layers.streaming_layer import StreamingLayer
 from keras_flash.layers.validation import check_bool
+from keras_flash.layers.validation import check_ids
 from keras_flash.layers.validation import check_length
-from keras_flash.layers.validation import check_token_ids
 
 TOKENWISE = (
     keras.layers.Activation,
@@ -280,7 +280,8 @@ def _streams(layer):
 
 def _call(layer, args, kwargs):
     if isinstance(layer, keras.layers.Embedding) and not kwargs.get("reverse"):
-        check_token_ids(args[0], layer.input_dim)
+        ids = ops.cast(args[0], "int32")  # as the layer does
+        check_ids("token_ids", ids, layer.input_dim)
     return layer(*args, **kwargs)
 
 

@@ -454,7 +454,7 @@ def test_subword_tokenizers(kind, tmp_path):
 
 @pytest.mark.parametrize("wrong", [FLASH["vocabulary_size"], -1, 2.0, True])
 def test_special_tokens_are_of_the_vocabulary(wrong):
-    message = rf"_token_id` must be from 0 to 127, .* Received: .*_token_id={wrong}"
+    message = rf"_token_id` must be .* from 0 to 127. Received: .*_token_id={wrong}"
     for task, options in (
         (keras_flash.FLASHCausalLM, dict(end_token_id=wrong)),
         (keras_flash.FLASHMaskedLM, dict(mask_token_id=wrong)),
