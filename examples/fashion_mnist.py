@@ -31,7 +31,13 @@ NUM_CLASSES, SIDE = 10, 28
 BORDER = 2  # empty, around an image: 32 is a multiple of patches and stages, 28 is not
 LEARNING_RATE, WEIGHT_DECAY = 2e-3, 0.05
 IMAGES = dict(epochs=10, batch_size=64)
+IMAGE_MODEL = dict(
+    num_layers=(2, 2), hidden_dims=(64, 128), num_heads=4, patch_size=4, drop_path=0.0
+)
 PIXELS = dict(epochs=2, batch_size=32)
+PIXEL_MODEL = dict(
+    num_layers=2, num_heads=4, hidden_dim=64, intermediate_dim=128, dropout=0.0
+)
 SEED = 0
 
 
@@ -67,25 +73,17 @@ def image_model():
         NUM_CLASSES,
         image_size=SIDE + 2 * BORDER,
         num_channels=1,
-        num_layers=(2, 2),
-        hidden_dims=(64, 128),
-        num_heads=4,
-        patch_size=4,
-        drop_path=0.0,
+        **IMAGE_MODEL,
     )
 
 
 def pixel_model():
     return FlowformerClassifier(
         NUM_CLASSES,
-        num_layers=2,
-        num_heads=4,
-        hidden_dim=64,
-        intermediate_dim=128,
         input_dim=1,
         max_length=SIDE * SIDE,
         positions="learned",
-        dropout=0.0,
+        **PIXEL_MODEL,
     )
 
 
