@@ -118,7 +118,11 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("view", [[], ["--pixels"]])
 def test_fashion_mnist(run_example, folder, view):
-    printed = run_example(fashion_mnist, folder, "--steps", 1, *view)
+    small = dict(
+        IMAGE_MODEL=dict(fashion_mnist.IMAGE_MODEL, num_layers=(1, 1)),
+        PIXEL_MODEL=dict(fashion_mnist.PIXEL_MODEL, num_layers=1),
+    )
+    printed = run_example(fashion_mnist, folder, "--steps", 1, *view, **small)
     assert "% after " in printed
 
 
