@@ -187,7 +187,10 @@ def machine():
     """Where a figure was measured."""
     import keras
 
-    return f"{keras.backend.backend()}, {os.cpu_count()} cores"
+    cores = os.cpu_count()
+    if hasattr(os, "sched_getaffinity"):  # a process may be held to some of them
+        cores = len(os.sched_getaffinity(0))
+    return f"{keras.backend.backend()}, {cores} core{'s' if cores > 1 else ''}"
 
 
 def write_figures(script, ours, expected):
