@@ -8,6 +8,7 @@ from keras_flash.layers.flow_attention import FlowAttention
 from keras_flash.layers.layer_scale import LayerScale
 from keras_flash.layers.mixed_chunk_attention import MixedChunkAttention
 from keras_flash.layers.validation import check_choice
+from keras_flash.layers.validation import check_positive_int
 
 ATTENTIONS = {
     "flow_attention": FlowAttention,
@@ -24,11 +25,17 @@ def check_attention(attention, attention_options, num_heads, hidden_dim):
             "`attention_options` must be a dict. "
             f"Received: attention_options={attention_options!r}"
         )
-    has_width = "key_dim" in attention_options
-    if attention == "flow_attention" and not has_width and hidden_dim % num_heads:
+    if attention == "flow_attention":
+        check_positive_int("num_heads", num_heads)
+        if "key_dim" not in attention_options and hidden_dim % num_heads:
+            raise ValueError(
+                "`hidden_dim` must be a multiple of `num_heads`. "
+                f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
+            )
+    elif num_heads is not None:
         raise ValueError(
-            "`hidden_dim` must be a multiple of `num_heads`. "
-            f"Received: hidden_dim={hidden_dim}, num_heads={num_heads}"
+            f"`num_heads` must be None with {attention!r}, which has one head. "
+            f"Received: num_heads={num_heads}"
         )
     names = inspect.signature(ATTENTIONS[attention].__init__).parameters
     names = [name for name in names if name not in OWN_OPTIONS]

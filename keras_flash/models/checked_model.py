@@ -7,6 +7,9 @@ import numpy as np
 
 from keras_flash.layers.validation import check_ids
 from keras_flash.layers.validation import check_positive_int
+from keras_flash.models.quantization import add_quantization
+from keras_flash.models.quantization import quantize_again
+from keras_flash.models.quantization import split_quantization
 
 
 class CheckedModel(keras.Model):
@@ -40,34 +43,31 @@ class CheckedModel(keras.Model):
     def get_config(self):
         names = inspect.signature(type(self).__init__).parameters
         names = [name for name in names if name not in ("self", "dtype", "kwargs")]
-        policy = self.dtype_policy
-        quantized = {
-            layer.path: layer.dtype_policy
-            for layer in self._flatten_layers(include_self=False)
-            if layer.quantization_mode is not None
-        }
-        if quantized and not isinstance(policy, keras.dtype_policies.DTypePolicyMap):
-            policy = keras.dtype_policies.DTypePolicyMap(policy.name, quantized)
-        return {
+        config = {
             "name": self.name,
             "trainable": self.trainable,
             **{name: getattr(self, name) for name in names},
-            "dtype": keras.dtype_policies.serialize(policy),
+            "dtype": keras.dtype_policies.serialize(self.dtype_policy),
         }
+        return add_quantization(config, self)
 
     @classmethod
     def from_config(cls, config):
-        config = dict(config)
+        config, quantization = split_quantization(config)
         config["dtype"] = keras.dtype_policies.deserialize(config["dtype"])
-        return cls(**config)
+        return quantize_again(cls(**config), quantization)
 
 
 def _is_array(leaf):
-    return isinstance(leaf, np.ndarray) or keras.ops.is_tensor(leaf)
+    """Whether Keras takes it as one: tensors of any backend and data frames too."""
+    return hasattr(leaf, "__array__")
 
 
 def _to_numpy(leaf):
-    return leaf if leaf is None else keras.ops.convert_to_numpy(leaf)
+    if leaf is None:
+        return None
+    is_ours = keras.ops.is_tensor(leaf)
+    return keras.ops.convert_to_numpy(leaf) if is_ours else np.asarray(leaf)
 
 
 def check_inputs(x, names):
@@ -123,12 +123,12 @@ def check_finite(name, array):
         )
 
 
-def check_within_one(name, array):
+def check_range(name, array, low, high):
     check_finite(name, array)
-    if np.abs(array).max(initial=0) > 1:
+    if array.size and (array.min() < low or array.max() > high):
         raise ValueError(
-            f"`{name}` must be from -1 to 1. "
-            f"Received: from {array.min()} to {array.max()}"
+            f"`{name}` must be from {low} to {high}. "
+            f"Received: {name} from {array.min()} to {array.max()}"
         )
 
 
@@ -142,14 +142,14 @@ def check_num_classes(num_classes):
 
 
 def check_labels(y, count, num_classes):
-    """Classes as integers `(b,)`, `(b, 1)` or one-hot `(b, num_classes)`."""
+    """Classes as integers `(b,)`, `(b, 1)`, or shares of each `(b, num_classes)`."""
     if y is None or len(y) != count:
         raise ValueError(
             f"`y` must hold a label for each of the {count} samples. "
             f"Received: y={'None' if y is None else f'{len(y)} labels'}"
         )
     if y.ndim == 2 and y.shape[1] == num_classes:
-        check_finite("y", y)
+        check_range("y", y, 0, 1)
     else:
         check_shape("y", y, (None, 1) if y.ndim == 2 else (None,))
         check_ids("y", y, num_classes)

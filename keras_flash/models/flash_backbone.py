@@ -10,6 +10,7 @@ from keras_flash.layers.validation import check_choice
 from keras_flash.layers.validation import check_positive_int
 from keras_flash.layers.validation import check_rate
 from keras_flash.layers.validation import check_unset
+from keras_flash.models.quantization import KeepsQuantization
 
 BRANCH_SCALE = 0.1  # of what a layer adds, at the start
 CHUNK_SIZE = 256
@@ -49,7 +50,7 @@ PRESETS = {
 
 
 @keras.saving.register_keras_serializable(package="keras_flash")
-class FLASHBackbone(keras_hub.models.Backbone):
+class FLASHBackbone(KeepsQuantization, keras_hub.models.Backbone):
     """FLASH or FLASH-Quad core network (Hua et al., 2022).
 
     Token embedding, `num_layers` residual blocks and a final norm:

@@ -8,6 +8,7 @@ from keras_flash.layers.validation import check_share
 from keras_flash.models.flash_backbone import FLASHBackbone
 from keras_flash.models.preprocessing import TextPreprocessor
 from keras_flash.models.preprocessing import check_special_tokens
+from keras_flash.models.quantization import KeepsQuantization
 
 
 @keras.saving.register_keras_serializable(package="keras_flash")
@@ -110,7 +111,7 @@ class FLASHMaskedLMPreprocessor(TextPreprocessor):
 
 
 @keras.saving.register_keras_serializable(package="keras_flash")
-class FLASHMaskedLM(keras_hub.models.MaskedLM):
+class FLASHMaskedLM(KeepsQuantization, keras_hub.models.MaskedLM):
     """FLASH as a masked language model (Hua et al., 2022, section 4.1).
 
     Args:

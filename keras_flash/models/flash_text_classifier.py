@@ -8,6 +8,7 @@ from keras_flash.layers.validation import check_positive_int
 from keras_flash.models.flash_backbone import FLASHBackbone
 from keras_flash.models.preprocessing import TextPreprocessor
 from keras_flash.models.preprocessing import check_special_tokens
+from keras_flash.models.quantization import KeepsQuantization
 
 
 @keras.saving.register_keras_serializable(package="keras_flash")
@@ -36,7 +37,7 @@ class FLASHTextClassifierPreprocessor(TextPreprocessor):
 
 
 @keras.saving.register_keras_serializable(package="keras_flash")
-class FLASHTextClassifier(keras_hub.models.TextClassifier):
+class FLASHTextClassifier(KeepsQuantization, keras_hub.models.TextClassifier):
     """FLASH with a classifier over the mean of the hidden states of the real tokens.
 
     Args:

@@ -9,10 +9,11 @@ from keras_flash.layers.validation import check_positive_int
 from keras_flash.layers.validation import check_rate
 from keras_flash.models.blocks import make_attention
 from keras_flash.models.blocks import residual_block
+from keras_flash.models.quantization import KeepsQuantization
 
 
 @keras.saving.register_keras_serializable(package="keras_flash")
-class FlowformerBackbone(keras_hub.models.Backbone):
+class FlowformerBackbone(KeepsQuantization, keras_hub.models.Backbone):
     """Flowformer core network for text (Wu et al., 2022).
 
     Token embedding and sinusoidal positions, `num_layers` pre-norm blocks and a final

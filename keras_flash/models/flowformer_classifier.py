@@ -41,7 +41,7 @@ class FlowformerClassifier(CheckedModel):
     Args:
         num_classes: int, two or more.
         num_layers: int.
-        num_heads: int, of Flow-Attention.
+        num_heads: int, of Flow-Attention; `None` with FLASH, which has one head.
         hidden_dim: int, width of the residual stream.
         intermediate_dim: int, width inside the feed-forward layers.
         input_dim: int, features of each token, where inputs are vectors.
@@ -105,7 +105,6 @@ class FlowformerClassifier(CheckedModel):
     ):
         check_num_classes(num_classes)
         check_positive_int("num_layers", num_layers)
-        check_positive_int("num_heads", num_heads)
         check_positive_int("hidden_dim", hidden_dim)
         check_positive_int("intermediate_dim", intermediate_dim)
         if (input_dim is None) == (vocabulary_size is None):
@@ -179,7 +178,7 @@ class FlowformerClassifier(CheckedModel):
             x = embedding(keep_where(mask, inputs))
         else:
             inputs = keras.Input((length,), dtype="int32", name="inputs")
-            x = embedding(inputs * padding_mask)
+            x = embedding(ops.where(mask, inputs, 0))
         if pooling == "cls":
             x = ClassToken(dtype=dtype, name="class_token")(x)
             mask = ops.concatenate([ops.ones_like(mask[:, :1]), mask], axis=1)

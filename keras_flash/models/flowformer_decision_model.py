@@ -14,8 +14,8 @@ from keras_flash.models.checked_model import CheckedModel
 from keras_flash.models.checked_model import check_finite
 from keras_flash.models.checked_model import check_inputs
 from keras_flash.models.checked_model import check_mask
+from keras_flash.models.checked_model import check_range
 from keras_flash.models.checked_model import check_shape
-from keras_flash.models.checked_model import check_within_one
 from keras_flash.models.streaming_model import StreamingModel
 from keras_flash.ops.segments import keep_where
 
@@ -40,7 +40,8 @@ class FlowformerDecisionModel(CheckedModel):
             `num_actions`.
         max_timesteps: int, the most steps of an episode. Defaults to `1000`.
         num_layers: int. Defaults to `3`.
-        num_heads: int, of Flow-Attention. Defaults to `4`.
+        num_heads: int, of Flow-Attention. Defaults to `4`, and with FLASH, which has
+            one head, it must be `None`.
         hidden_dim: int. Defaults to `256`.
         intermediate_dim: int. Defaults to `1024`.
         attention: `"flow_attention"` or `"mixed_chunk_attention"` (FLASH, with an
@@ -58,12 +59,13 @@ class FlowformerDecisionModel(CheckedModel):
 
     Returns:
         For each step logits `(b, t, num_actions)`, or actions `(b, t, action_dim)`.
-        In `fit`, `sample_weight=padding_mask` leaves out steps that are none.
+        In `fit`, `sample_weight=padding_mask` leaves out steps that are none; their
+        targets must be actions all the same.
 
     Raises:
         ValueError: for an argument outside what is listed here; in `fit`, for arrays
-            of other shapes, and for real steps with values that are not finite or with
-            actions or time steps out of range.
+            of other shapes, for real steps with values that are not finite or with
+            actions or time steps out of range, and for targets that are no actions.
 
     Example:
 
@@ -80,7 +82,7 @@ class FlowformerDecisionModel(CheckedModel):
         action_dim=None,
         max_timesteps=1000,
         num_layers=3,
-        num_heads=4,
+        num_heads=None,
         hidden_dim=256,
         intermediate_dim=1024,
         attention="flow_attention",
@@ -101,10 +103,11 @@ class FlowformerDecisionModel(CheckedModel):
             check_positive_int("action_dim", action_dim)
         check_positive_int("max_timesteps", max_timesteps)
         check_positive_int("num_layers", num_layers)
-        check_positive_int("num_heads", num_heads)
         check_positive_int("hidden_dim", hidden_dim)
         check_positive_int("intermediate_dim", intermediate_dim)
         attention_options = {} if attention_options is None else attention_options
+        if num_heads is None and attention == "flow_attention":
+            num_heads = 4
         check_attention(attention, attention_options, num_heads, hidden_dim)
         check_rate("dropout", dropout)
 
@@ -170,10 +173,10 @@ class FlowformerDecisionModel(CheckedModel):
         # What a masked step holds enters no gradient.
         is_real = ops.cast(padding_mask, "bool")
         if num_actions is not None:
-            taken = action_embedding(actions * padding_mask)
+            taken = action_embedding(ops.where(is_real, actions, 0))
         else:
             taken = action_embedding(keep_where(is_real, actions))
-        time = timestep_embedding(timesteps * padding_mask)
+        time = timestep_embedding(ops.where(is_real, timesteps, 0))
         steps = ops.stack(
             [
                 return_embedding(keep_where(is_real, ops.expand_dims(returns, -1)))
@@ -294,10 +297,15 @@ class FlowformerDecisionModel(CheckedModel):
                 f"`y` must hold actions for each of the {shape[0]} sequences. "
                 f"Received: y={'None' if y is None else f'{len(y)} sequences'}"
             )
-        for name, actions in (("actions", x["actions"]), ("y", y)):
+        # A loss is taken of every step before the weights, so `y` is looked at whole.
+        everywhere = np.ones_like(real)
+        for name, actions, counts in (
+            ("actions", x["actions"], real),
+            ("y", y, everywhere),
+        ):
             if self.num_actions is None:
                 check_shape(name, actions, (*shape, self.action_dim))
-                check_within_one(name, np.where(real[..., None], actions, 0))
+                check_range(name, np.where(counts[..., None], actions, 0), -1, 1)
             else:
                 check_shape(name, actions, shape)
-                check_ids(name, actions[real], self.num_actions)
+                check_ids(name, actions[counts], self.num_actions)

@@ -37,7 +37,8 @@ class FlowformerImageClassifier(CheckedModel):
         num_layers: list of ints, blocks of each stage. Defaults to `(3, 3, 10, 3)`.
         hidden_dims: list of ints, width of each stage. Defaults to
             `(96, 192, 384, 768)`.
-        num_heads: int, of Flow-Attention in every stage. Defaults to `12`.
+        num_heads: int, of Flow-Attention in every stage. Defaults to `12`, and with
+            FLASH, which has one head, it must be `None`.
         patch_size: int, pixels that a patch is high and wide. Defaults to `4`.
         attention: `"flow_attention"` or `"mixed_chunk_attention"` (FLASH, with an
             expansion factor of 1). Defaults to `"flow_attention"`.
@@ -76,7 +77,7 @@ class FlowformerImageClassifier(CheckedModel):
         num_channels=3,
         num_layers=(3, 3, 10, 3),
         hidden_dims=(96, 192, 384, 768),
-        num_heads=12,
+        num_heads=None,
         patch_size=4,
         attention="flow_attention",
         attention_options=None,
@@ -96,7 +97,6 @@ class FlowformerImageClassifier(CheckedModel):
         for side in size:
             check_positive_int("image_size", side)
         check_positive_int("num_channels", num_channels)
-        check_positive_int("num_heads", num_heads)
         check_positive_int("patch_size", patch_size)
         for name, values in (("num_layers", num_layers), ("hidden_dims", hidden_dims)):
             if not isinstance(values, (list, tuple)):
@@ -111,6 +111,8 @@ class FlowformerImageClassifier(CheckedModel):
                 f"Received: num_layers={num_layers}, hidden_dims={hidden_dims}"
             )
         attention_options = {} if attention_options is None else attention_options
+        if num_heads is None and attention == "flow_attention":
+            num_heads = 12
         for layers, hidden_dim in zip(num_layers, hidden_dims):
             check_positive_int("num_layers", layers)
             check_positive_int("hidden_dims", hidden_dim)

@@ -6,10 +6,11 @@ from keras import ops
 
 from keras_flash.layers.validation import check_ids
 from keras_flash.models.preprocessing import check_special_tokens
+from keras_flash.models.quantization import KeepsQuantization
 from keras_flash.models.streaming_model import StreamingModel
 
 
-class StreamingCausalLM(keras_hub.models.CausalLM):
+class StreamingCausalLM(KeepsQuantization, keras_hub.models.CausalLM):
     """A causal language model whose backbone can be streamed.
 
     A subclass gives `backbone_cls` and `preprocessor_cls`.

@@ -1,5 +1,7 @@
 """The Flowformer models against loops in NumPy, their options, their checks."""
 
+import inspect
+
 import keras
 import numpy as np
 import pytest
@@ -45,6 +47,17 @@ POOLINGS = [
     dict(pooling="flatten", max_length=MAX_LENGTH),
 ]
 each_pooling = pytest.mark.parametrize("options", POOLINGS)
+
+
+each_attention = pytest.mark.parametrize(
+    "attention", ["flow_attention", "mixed_chunk_attention"]
+)
+
+
+def with_attention(options, attention):
+    if attention == "mixed_chunk_attention":
+        options = dict(options, num_heads=None)
+    return dict(options, attention=attention)
 
 
 def weights_by_path(model):
@@ -120,8 +133,10 @@ def test_classifier_equals_loops(options, tokens):
 
 
 @each_pooling
-def test_what_is_masked_changes_nothing(options):
-    model, x = filled(FlowformerClassifier(**SERIES, **options)), series()
+@each_attention
+def test_what_is_masked_changes_nothing(attention, options):
+    options = with_attention(dict(SERIES, **options), attention)
+    model, x = filled(FlowformerClassifier(**options)), series()
     wanted = run(model, x)
     wild = x["inputs"].copy()
     wild[x["padding_mask"] == 0] = np.nan
@@ -285,11 +300,12 @@ def test_decisions_equal_loops(num_actions):
     assert error(run(model, x), wanted) < 1e-5
 
 
-@pytest.mark.parametrize("attention", ["flow_attention", "mixed_chunk_attention"])
+@each_attention
 @pytest.mark.parametrize("num_actions", [3, None])
 def test_play_is_the_parallel_pass(attention, num_actions):
     actions = dict(num_actions=3) if num_actions else dict(action_dim=2)
-    model = filled(FlowformerDecisionModel(4, **actions, **SIZES, attention=attention))
+    options = with_attention(SIZES, attention)
+    model = filled(FlowformerDecisionModel(4, **actions, **options))
     x = episodes(num_actions)
     whole = run(model, x)
     state, taken = model.get_initial_state(2), None
@@ -317,24 +333,26 @@ def test_an_action_sees_neither_itself_nor_what_follows():
     assert (result[:, 3:] != whole[:, 3:]).any()
 
 
-@pytest.mark.parametrize("attention", ["flow_attention", "mixed_chunk_attention"])
+@each_attention
 def test_steps_that_are_none_change_nothing(attention):
     """In front, where a causal model would see them, and whatever they hold."""
-    options = dict(SIZES, attention=attention)
-    model = filled(FlowformerDecisionModel(4, 3, **options))
+    model = filled(FlowformerDecisionModel(4, 3, **with_attention(SIZES, attention)))
     x = episodes()
     late = {name: array[:, 2:] for name, array in x.items()}
     x["padding_mask"][:, :2] = 0
     for name, value in dict(states=np.nan, returns=np.nan, actions=99).items():
         x[name][:, :2] = value
     wanted = run(model, late)
-    if attention == "flow_attention":  # of the other, chunks move with the start
-        assert error(run(model, x)[:, 2:], wanted) < 1e-5
+    assert error(run(model, x)[:, 2:], wanted) < 1e-5  # one chunk, where there are
+    x["padding_mask"] *= 2  # any other than 0 is a real step
+    assert error(run(model, x)[:, 2:], wanted) < 1e-5
     model.compile(
         keras.optimizers.SGD(0.1),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
-    weight = x["padding_mask"].astype("float32")
+    weight = (x["padding_mask"] > 0).astype("float32")
+    with pytest.raises(ValueError, match="`y` must be integers from 0 to 2"):
+        model.fit(x, x["actions"], sample_weight=weight, verbose=0)
     y = np.where(x["padding_mask"], x["actions"], 0)
     model.fit(x, y, sample_weight=weight, verbose=0)
     assert all(np.isfinite(to_numpy(weight)).all() for weight in model.weights)
@@ -375,19 +393,66 @@ MODELS = {
 each_model = pytest.mark.parametrize("name", MODELS)
 
 
+# Every argument, none as it is by default.
+ARGUMENTS = {
+    "series": dict(
+        max_length=MAX_LENGTH,
+        pooling="flatten",
+        positions="learned",
+        norm_first=False,
+        dropout=0.3,
+        activation="softmax",
+    ),
+    "tokens": dict(pooling="cls", positions=None, dropout=0.0, activation="sigmoid"),
+    "images": dict(dropout=0.3, drop_path=0.1, activation="softmax"),
+    "decisions": dict(
+        num_actions=None, action_dim=2, max_timesteps=9, dropout=0.3, num_heads=4
+    ),
+}
+
+
 @each_model
-@pytest.mark.parametrize("attention", ["flow_attention", "mixed_chunk_attention"])
+def test_configuration_holds_every_argument(name):
+    model_class, options, inputs = MODELS[name]
+    options = dict(options, **ARGUMENTS[name], attention_options={"epsilon": 1e-3})
+    model = filled(model_class(**options, name="mine", trainable=False))
+    config = model.get_config()
+    names = set(inspect.signature(model_class).parameters) - {"dtype", "kwargs"}
+    assert set(config) == names | {"dtype", "name", "trainable"}
+    for argument, value in options.items():
+        value = list(value) if isinstance(value, tuple) else value
+        assert config[argument] == value
+    again = model_class.from_config(config)
+    assert again.get_config() == config
+    again.set_weights(model.get_weights())
+    x = episodes(None) if name == "decisions" else inputs()
+    assert error(run(again, x), run(model, x)) < 1e-6
+    if "activation" in options:
+        plain = filled(model_class(**dict(options, activation=None)))
+        assert error(run(plain, x), run(model, x)) > 1e-3
+
+
+@each_model
+@each_attention
 def test_saved_and_quantized(name, attention, tmp_path):
     model_class, options, inputs = MODELS[name]
-    options = dict(options, attention=attention, attention_options={"use_bias": False})
+    options = dict(
+        with_attention(options, attention), attention_options={"use_bias": False}
+    )
     model, x = filled(model_class(**options)), inputs()
     config = model_class.from_config(model.get_config()).get_config()
     assert config == model.get_config()
     for argument, value in options.items():
         value = list(value) if isinstance(value, tuple) else value
         assert config[argument] == value
+    # One with the options of a mode, the other with its defaults.
+    weights_alone = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
+    single = run(model, x)
     if attention == "flow_attention":
+        model.quantize(config=weights_alone)
+    else:
         model.quantize("int8")
+    assert 1e-6 < error(run(model, x), single) < 0.2
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert type(loaded) is model_class
@@ -472,6 +537,7 @@ def wrong_data():
         ),
         "labels": ("series", good, np.array([0, 3, 1]), r"0 to 2\. .*from 0 to 3"),
         "floats": ("series", good, np.array([0, 2.0, 1]), "`y` must be integers"),
+        "shares": ("series", good, 5 * np.eye(3), r"`y` must be from 0 to 1\. .* to 5"),
         "few": ("series", good, y[:2], r"each of the 3 samples\. Received: y=2 la"),
         "none": ("series", good, None, r"each of the 3 samples\. Received: y=None"),
         "ids": (
@@ -515,12 +581,43 @@ def test_fit_refuses_before_it_trains(case):
         assert (to_numpy(weight) == value).all()
 
 
+def test_fit_looks_at_what_keras_takes_for_an_array():
+    """A list-like of another library does not keep the rest from being looked at."""
+
+    class Series:
+        shape, ndim = (3,), 1
+
+        def __len__(self):
+            return 3
+
+        def __array__(self, dtype=None, copy=None):
+            return np.array([0, 2, 77])
+
+    model = FlowformerClassifier(**SERIES)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with pytest.raises(ValueError, match="`y` must be integers from 0 to 2"):
+        model.fit(series(), Series(), verbose=0)
+
+
+def test_flash_has_one_head():
+    for make in (
+        lambda: FlowformerClassifier(**SERIES, attention="mixed_chunk_attention"),
+        lambda: FlowformerImageClassifier(**IMAGES, attention="mixed_chunk_attention"),
+        lambda: FlowformerDecisionModel(
+            4, 3, num_heads=2, attention="mixed_chunk_attention"
+        ),
+    ):
+        with pytest.raises(ValueError, match=r"`num_heads` must be None .*Received"):
+            make()
+
+
 def test_masked_ids_and_wide_heads():
     """Padding may be any id; queries and keys may be of another width."""
     options = dict(TOKENS, attention_options={"key_dim": 3, "value_dim": 5})
     model, x = filled(FlowformerClassifier(**options)), series(tokens=True)
     wanted = classify(weights_by_path(model), x, POOLINGS[0])
     x["inputs"][x["padding_mask"] == 0] = 99
+    x["padding_mask"] *= 2  # any other than 0 is a real token
     assert error(run(model, x), wanted) < 1e-5
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(x, np.array([0, 2, 1]), verbose=0)

@@ -452,6 +452,27 @@ def test_subword_tokenizers(kind, tmp_path):
     assert config.num_classes == 2
 
 
+@pytest.mark.parametrize("task", ["FLASHTextClassifier", "FLASHMaskedLM"])
+def test_quantized_heads_come_back(task, tmp_path):
+    """With the layers outside the backbone, and the options of the mode."""
+    inputs = {name: np.ones((2, 6), "int32") for name in ("token_ids", "padding_mask")}
+    more = {"num_classes": 2} if task == "FLASHTextClassifier" else {}
+    if task == "FLASHMaskedLM":
+        inputs["mask_positions"] = np.array([[0, 2], [1, 5]], "int32")
+    backbone = keras_flash.FLASHBackbone(**FLASH)
+    model = getattr(keras_flash, task)(backbone, preprocessor=None, **more)
+    config = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
+    model.quantize(config=config)
+    wanted = run(model, inputs)
+    model.save(tmp_path / "model.keras")
+    loaded = keras.saving.load_model(tmp_path / "model.keras")
+    assert error(run(loaded, inputs), wanted) < 1e-6
+    backbone.save_to_preset(str(tmp_path))
+    again = keras_flash.FLASHBackbone.from_preset(str(tmp_path))
+    inputs.pop("mask_positions", None)
+    assert error(run(again, inputs), run(backbone, inputs)) < 1e-6
+
+
 @pytest.mark.parametrize("wrong", [FLASH["vocabulary_size"], -1, 2.0, True])
 def test_special_tokens_are_of_the_vocabulary(wrong):
     message = rf"_token_id` must be .* from 0 to 127. Received: .*_token_id={wrong}"
