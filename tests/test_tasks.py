@@ -179,4 +179,9 @@ def test_show_flow(run_example, tmp_path):
     for block in flow:  # competition conserves the number of sources
         competition = block["competition"] * inputs["padding_mask"]
         assert np.allclose(competition.sum(axis=1), lengths, rtol=1e-4)
-        assert (block["allocation"] <= 1).all()
+    first, second = (block["allocation"] for block in flow)
+    assert np.abs(first - second).max() > 0.01  # each block sees what comes to it
+    model, images, _ = show_flow.load("fashion_mnist")
+    for block, tokens in zip(show_flow.flows(model, images), (64, 64, 16, 16)):
+        assert block["allocation"].shape == (8, tokens)
+        assert np.allclose(block["competition"].sum(axis=1), tokens, rtol=1e-4)
