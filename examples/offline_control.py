@@ -171,19 +171,20 @@ def main():
         )
     minutes = (time.perf_counter() - start) / 60 / len(seeds)
     error = np.std(played, ddof=1) / np.sqrt(len(played))
+    numbers = ", ".join(str(seed) for seed in seeds)
     expected = (
         f"asked for {TARGET:.0f}, plays {np.mean(played):.1f} +- {error:.1f} (standard "
-        f"error of {len(played)} episodes, seeds {seeds}), asked for {LOW:.0f} "
-        f"{np.mean(low):.1f}; the "
-        f"data's mean return is {np.mean(data):.1f}, the best {np.max(data):.0f} "
-        f"({artefacts.machine()}, {minutes:.1f} minutes a seed)"
+        f"error of {len(played)} episodes, seeds {numbers}), asked for {LOW:.0f} "
+        f"{np.mean(low):.1f}; the data's mean return is {np.mean(data):.1f}, the best "
+        f"{np.max(data):.0f} ({artefacts.machine()}, {minutes:.1f} minutes a seed)"
     )
     print(expected)
     if arguments.publish:
         artefacts.write_figures(
             f"offline_control.py{' --flash' if arguments.flash else ''}",
-            f"{np.mean(played):.1f} +- {error:.1f} of {TARGET:.0f}, {len(played)} "
-            f"episodes of three seeds (the data's mean: {np.mean(data):.1f})",
+            f"asked for {TARGET:.0f} {np.mean(played):.1f} +- {error:.1f}, asked for "
+            f"{LOW:.0f} {np.mean(low):.1f}, the data's mean {np.mean(data):.1f} "
+            f"({len(played)} episodes of three seeds)",
             expected,
         )
 
