@@ -225,7 +225,7 @@ def test_bad_prompts():
     for wrong in (128, -1):
         changed = ids.copy()
         changed[0, 2] = wrong
-        with pytest.raises(ValueError, match=rf"from 0 to 127, .* Received: .*{wrong}"):
+        with pytest.raises(ValueError, match=rf"from 0 to 127. Received: .*{wrong}"):
             generate(token_ids=changed)
     changed = mask.copy()
     changed[1] = 0
