@@ -1,3 +1,4 @@
+import gc
 import pathlib
 import sys
 
@@ -9,6 +10,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "examples"))
 
 @pytest.fixture(autouse=True)
 def _fresh():
+    # Keras collects garbage when a layer loses a weight, as each quantized one does;
+    # that looks at all there is, for a fifth of a second, unless it is set aside.
+    gc.collect()
+    gc.freeze()
     keras.utils.set_random_seed(7)
     yield
     keras.config.set_dtype_policy("float32")
