@@ -182,7 +182,9 @@ def test_read_a_book(run_example):
     assert 1.0 < float(rows[0][3]) < 3.0
 
 
-@pytest.mark.skipif(BACKEND != "jax", reason="torch.compile takes minutes a program")
+@pytest.mark.skipif(
+    BACKEND != "jax", reason="it compiles for long; tests/models run all"
+)
 def test_decoding_benchmark(tmp_path):
     printed = run("benchmarks/decoding.py", "--smoke", "--output", str(tmp_path))
     rows = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]

@@ -60,8 +60,15 @@ def check_special_tokens(preprocessor, backbone):
     """Special tokens are of the vocabulary of the backbone that will embed them."""
     for name in (*SPECIAL_TOKENS, "mask_token_id"):
         value = getattr(preprocessor, name, None)
-        if value is not None:
-            check_ids(name, value, backbone.vocabulary_size)
+        if value is None:
+            continue
+        size = backbone.vocabulary_size
+        if np.ndim(value):
+            raise ValueError(
+                f"`{name}` must be a token id from 0 to {size - 1}. "
+                f"Received: {name}={value!r}"
+            )
+        check_ids(name, value, size)
 
 
 class CausalLMPreprocessor(SpecialTokens, keras_hub.models.CausalLMPreprocessor):

@@ -100,11 +100,7 @@ class StreamingCausalLM(KeepsQuantization, keras_hub.models.CausalLM):
         return checked
 
     def _check_prompts(self, token_ids, padding_mask):
-        check_ids(
-            "token_ids",
-            ops.convert_to_tensor(token_ids),
-            self.backbone.vocabulary_size,
-        )
+        check_ids("token_ids", token_ids, self.backbone.vocabulary_size)
         mask = np.asarray(ops.convert_to_numpy(padding_mask)).astype("bool")
         if not mask.any(axis=-1).all():
             raise ValueError(

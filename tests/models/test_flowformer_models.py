@@ -405,9 +405,7 @@ ARGUMENTS = {
     ),
     "tokens": dict(pooling="cls", positions=None, dropout=0.0, activation="sigmoid"),
     "images": dict(dropout=0.3, drop_path=0.1, activation="softmax"),
-    "decisions": dict(
-        num_actions=None, action_dim=2, max_timesteps=9, dropout=0.3, num_heads=4
-    ),
+    "decisions": dict(num_actions=None, action_dim=2, max_timesteps=9, dropout=0.3),
 }
 
 
