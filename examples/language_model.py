@@ -26,8 +26,8 @@ import numpy as np
 
 from keras_flash import MixedChunkAttention
 from keras_flash import StreamingModel
-from keras_flash.ops.rotary import rotary_cos_sin
 from keras_flash.ops.rotary import rotate
+from keras_flash.ops.rotary import rotation
 
 HERE = pathlib.Path(__file__).resolve().parent
 DATA = HERE / "data" / "shakespeare.txt.gz"
@@ -113,7 +113,7 @@ class RotaryAttention(keras.layers.MultiHeadAttention):
     def _compute_attention(self, query, key, value, *args, **kwargs):
         positions = keras.ops.arange(0, keras.ops.shape(query)[1], dtype="int32")
         cos, sin = [
-            keras.ops.expand_dims(x, 1) for x in rotary_cos_sin(positions, self.key_dim)
+            keras.ops.expand_dims(x, 1) for x in rotation(positions, self.key_dim)
         ]  # (t, 1, d / 2) beside (b, t, h, d)
         query = keras.ops.cast(rotate(query, cos, sin), query.dtype)
         key = keras.ops.cast(rotate(key, cos, sin), key.dtype)

@@ -5,7 +5,8 @@ import sys
 import keras
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "examples"))
+for scripts in ("examples", "benchmarks"):
+    sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / scripts))
 
 
 @pytest.fixture(autouse=True)

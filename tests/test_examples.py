@@ -14,8 +14,12 @@ import numpy as np
 import pytest
 import read_a_book
 import train_flash_lm
+from peers import PlainCausalFlow
 
+from keras_flash import FlowAttention
 from tests.helpers import BACKEND
+from tests.helpers import error
+from tests.helpers import normal
 from tests.helpers import to_numpy
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -135,16 +139,28 @@ def test_baseline_is_causal():
     assert np.abs(first[:, 12:] - second[:, 12:]).max() > 1e-2
 
 
-@pytest.mark.parametrize("script", ["layers"])
-def test_benchmark(script, tmp_path):
-    printed = run(
-        f"benchmarks/{script}.py", "--lengths", "32", "--output", str(tmp_path)
-    )
+def test_layers_benchmark(tmp_path):
+    run("benchmarks/layers.py", "--smoke", "--output", str(tmp_path))
     (lines,) = tmp_path.glob("*.jsonl")
     rows = [json.loads(line) for line in lines.read_text().splitlines()]
-    assert len(rows) == 16
-    assert all(row["seconds"] > 0 for row in rows)
-    assert printed.count("|") >= 16 * 6
+    times = [row for row in rows if row["row"] == "time"]
+    assert {row["group"] for row in times} == {"FLASH", "GAU", "Flow", "Model"}
+    assert all(row["seconds"] > 0 for row in times)
+    assert all(row["share"] > 0 for row in times if row["name"] == "FlowAttention")
+    assert all(row["times"] > 0 for row in rows if row["row"] == "growth")
+    assert [row["bytes"] >= 0 for row in rows if row["row"] == "memory"] == [True]
+
+
+def test_plain_flow_attention_is_ours():
+    """Only what is right is a peer."""
+    plain, ours = PlainCausalFlow(2, 4), FlowAttention(2, 4, causal=True)
+    x = normal(2, 37, 8)
+    plain(x)
+    wanted = ours(x, x)
+    names = ("query_dense", "key_dense", "value_dense", "output_dense")
+    for dense, name in zip([*plain.denses, plain.output_dense], names):
+        dense.set_weights(getattr(ours, name).get_weights())
+    assert error(plain(x), to_numpy(wanted)) < 1e-5
 
 
 @pytest.fixture

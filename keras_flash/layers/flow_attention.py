@@ -5,6 +5,7 @@ from keras import ops
 
 from keras_flash.layers.streaming_layer import StreamingLayer
 from keras_flash.layers.sublayers import ProjectionLayer
+from keras_flash.layers.sublayers import project
 from keras_flash.layers.validation import check_bool
 from keras_flash.layers.validation import check_choice
 from keras_flash.layers.validation import check_positions
@@ -70,6 +71,9 @@ class FlowAttention(StreamingLayer, ProjectionLayer):
             `0.0`.
         kernel_initializer: of the dense sublayers. Defaults to `"glorot_uniform"`.
         bias_initializer: of the dense sublayers. Defaults to `"zeros"`.
+        remat: bool, whether training makes what is inside the layer a second time, on
+            the way back, in place of keeping it: less memory, more time
+            (`keras.remat`). Defaults to `False`.
 
     Call arguments:
         query: tensor `(b, t, d)`.
@@ -116,6 +120,7 @@ class FlowAttention(StreamingLayer, ProjectionLayer):
         dropout=0.0,
         kernel_initializer="glorot_uniform",
         bias_initializer="zeros",
+        remat=False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -142,6 +147,7 @@ class FlowAttention(StreamingLayer, ProjectionLayer):
         check_positive("epsilon", epsilon)
         check_bool("use_bias", use_bias)
         check_rate("dropout", dropout)
+        check_bool("remat", remat)
         self.num_heads = num_heads
         self.key_dim = key_dim
         self.value_dim = value_dim
@@ -154,6 +160,7 @@ class FlowAttention(StreamingLayer, ProjectionLayer):
         self.epsilon = epsilon
         self.use_bias = use_bias
         self.dropout = dropout
+        self.remat = remat
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.supports_masking = True
@@ -190,22 +197,29 @@ class FlowAttention(StreamingLayer, ProjectionLayer):
         training=None,
     ):
         self._check_call(query, value, key, query_mask, value_mask, key_mask)
-        outputs, flow = flow_attention(
-            *self._project(query, value if key is None else key, value),
-            query_mask=merge_masks(query_mask),
-            key_mask=merge_masks(value_mask, key_mask),
-            causal=self.causal,
-            **self._flow_options,
-        )
-        outputs = self._merge_heads(outputs)
-        outputs = self.output_dense(self.dropout_layer(outputs, training=training))
+        masks = merge_masks(query_mask), merge_masks(value_mask, key_mask)
+
+        def attend(query, key, value):
+            outputs, flow = flow_attention(
+                *self._project(query, key, value),
+                *masks,
+                causal=self.causal,
+                **self._flow_options,
+            )
+            return self._merge_heads(outputs), flow
+
+        # The dropout stays outside: made again, it would be another one.
+        attend = keras.remat(attend) if self.remat else attend
+        outputs, flow = attend(query, value if key is None else key, value)
+        outputs = self.dropout_layer(outputs, training=training)
+        outputs = project(self.output_dense, outputs)
         return (outputs, flow) if return_flow else outputs
 
     def _stream(self, inputs, state, length):
         outputs, state = flow_attention_stream(
             *self._project(inputs, inputs, inputs), state, length, **self._flow_options
         )
-        return self.output_dense(self._merge_heads(outputs)), state
+        return project(self.output_dense, self._merge_heads(outputs)), state
 
     def _state_spec(self):
         key_dim, value_dim = self.key_dim, self.value_dim or self.key_dim
@@ -222,9 +236,9 @@ class FlowAttention(StreamingLayer, ProjectionLayer):
     def _project(self, query, key, value):
         """Queries, keys and values, `(b, h, t, d)`."""
         return (
-            self._split_heads(self.query_dense(query)),
-            self._split_heads(self.key_dense(key)),
-            self._split_heads(self.value_dense(value)),
+            self._split_heads(project(self.query_dense, query)),
+            self._split_heads(project(self.key_dense, key)),
+            self._split_heads(project(self.value_dense, value)),
         )
 
     @property
@@ -328,5 +342,6 @@ class FlowAttention(StreamingLayer, ProjectionLayer):
             dropout=self.dropout,
             kernel_initializer=keras.initializers.serialize(self.kernel_initializer),
             bias_initializer=keras.initializers.serialize(self.bias_initializer),
+            remat=self.remat,
         )
         return config

@@ -58,6 +58,9 @@ class GatedAttentionUnit(GatedLayer):
             `0.0`.
         kernel_initializer: of the dense sublayers. Defaults to `"glorot_uniform"`.
         bias_initializer: of the dense sublayers. Defaults to `"zeros"`.
+        remat: bool, whether training makes what is inside the layer a second time, on
+            the way back, in place of keeping it: less memory, more time
+            (`keras.remat`). Defaults to `False`.
 
     Call arguments:
         inputs: tensor `(b, t, d)`.
@@ -96,6 +99,7 @@ class GatedAttentionUnit(GatedLayer):
         dropout=0.0,
         kernel_initializer="glorot_uniform",
         bias_initializer="zeros",
+        remat=False,
         **kwargs,
     ):
         super().__init__(
@@ -110,6 +114,7 @@ class GatedAttentionUnit(GatedLayer):
             dropout=dropout,
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
+            remat=remat,
             **kwargs,
         )
         if normalization_length != "visible":

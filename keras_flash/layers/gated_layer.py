@@ -8,6 +8,7 @@ from keras_flash.layers.relative_position_bias import RelativePositionBias
 from keras_flash.layers.scale_offset import ScaleOffset
 from keras_flash.layers.streaming_layer import StreamingLayer
 from keras_flash.layers.sublayers import ProjectionLayer
+from keras_flash.layers.sublayers import project
 from keras_flash.layers.validation import check_bool
 from keras_flash.layers.validation import check_choice
 from keras_flash.layers.validation import check_positions
@@ -21,8 +22,8 @@ from keras_flash.layers.validation import pass_on_mask
 from keras_flash.ops import activations
 from keras_flash.ops.numerics import at_least_float32
 from keras_flash.ops.relative_position_bias import distances_between
-from keras_flash.ops.rotary import rotary_cos_sin
 from keras_flash.ops.rotary import rotate
+from keras_flash.ops.rotary import rotation
 
 
 class GatedLayer(StreamingLayer, ProjectionLayer):
@@ -47,6 +48,7 @@ class GatedLayer(StreamingLayer, ProjectionLayer):
         dropout,
         kernel_initializer,
         bias_initializer,
+        remat,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -57,6 +59,7 @@ class GatedLayer(StreamingLayer, ProjectionLayer):
         check_bool("use_rotary", use_rotary)
         check_bool("use_bias", use_bias)
         check_rate("dropout", dropout)
+        check_bool("remat", remat)
         if use_rotary and key_dim % 2:
             raise ValueError(
                 "`key_dim` must be even where `use_rotary` is True. "
@@ -71,6 +74,7 @@ class GatedLayer(StreamingLayer, ProjectionLayer):
         self.activation = keras.activations.get(activation)
         self.use_bias = use_bias
         self.dropout = dropout
+        self.remat = remat
         self.kernel_initializer = keras.initializers.get(kernel_initializer)
         self.bias_initializer = keras.initializers.get(bias_initializer)
         self.supports_masking = True
@@ -114,28 +118,31 @@ class GatedLayer(StreamingLayer, ProjectionLayer):
     ):
         self._check_call(inputs, mask, segment_ids, inputs_mask)
         positions = ops.arange(0, ops.shape(inputs)[1], dtype="int32")
-        gate, value, views = self._project(inputs, positions)
-        attended = self._attend(
-            views, value, merge_masks(mask, inputs_mask), segment_ids
-        )
-        return self.output_dense(
-            self.dropout_layer(self._gate(gate, attended), training=training)
-        )
+        mask = merge_masks(mask, inputs_mask)
+
+        def attend(inputs):
+            gate, value, views = self._project(inputs, positions)
+            return self._gate(gate, self._attend(views, value, mask, segment_ids))
+
+        # The dropout stays outside: made again, it would be another one.
+        gated = (keras.remat(attend) if self.remat else attend)(inputs)
+        gated = self.dropout_layer(gated, training=training)
+        return project(self.output_dense, gated)
 
     def _stream(self, inputs, state, length):
         places = ops.arange(0, ops.shape(inputs)[1], dtype="int32")
         positions = ops.expand_dims(state["position"], 1) + places  # (b, t)
         gate, value, views = self._project(inputs, positions)
         attended, state = self._attend_stream(views, value, state, length)
-        return self.output_dense(self._gate(gate, attended)), state
+        return project(self.output_dense, self._gate(gate, attended)), state
 
     def _project(self, inputs, positions):
         """The gate u, the values v, and the queries and keys."""
-        gate = self.activation(self.gate_dense(inputs))
-        value = self.activation(self.value_dense(inputs))
-        views = self.scale_offset(self.activation(self.base_dense(inputs)))
+        denses = self.gate_dense, self.value_dense, self.base_dense
+        gate, value, base = [self.activation(project(x, inputs)) for x in denses]
+        views = self.scale_offset(base)
         if self.use_rotary:
-            cos, sin = rotary_cos_sin(positions, self.key_dim)
+            cos, sin = rotation(positions, self.key_dim)
             views = [rotate(view, cos, sin) for view in views]
         return gate, value, views
 
@@ -185,6 +192,7 @@ class GatedLayer(StreamingLayer, ProjectionLayer):
             dropout=self.dropout,
             kernel_initializer=keras.initializers.serialize(self.kernel_initializer),
             bias_initializer=keras.initializers.serialize(self.bias_initializer),
+            remat=self.remat,
         )
         return config
 

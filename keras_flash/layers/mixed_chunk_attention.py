@@ -71,6 +71,9 @@ class MixedChunkAttention(GatedLayer):
             `0.0`.
         kernel_initializer: of the dense sublayers. Defaults to `"glorot_uniform"`.
         bias_initializer: of the dense sublayers. Defaults to `"zeros"`.
+        remat: bool, whether training makes what is inside the layer a second time, on
+            the way back, in place of keeping it: less memory, more time
+            (`keras.remat`). Defaults to `False`.
 
     Call arguments:
         inputs: tensor `(b, t, d)`.
@@ -114,6 +117,7 @@ class MixedChunkAttention(GatedLayer):
         dropout=0.0,
         kernel_initializer="glorot_uniform",
         bias_initializer="zeros",
+        remat=False,
         **kwargs,
     ):
         super().__init__(
@@ -128,6 +132,7 @@ class MixedChunkAttention(GatedLayer):
             dropout=dropout,
             kernel_initializer=kernel_initializer,
             bias_initializer=bias_initializer,
+            remat=remat,
             **kwargs,
         )
         check_positive_int("chunk_size", chunk_size)

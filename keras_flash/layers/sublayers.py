@@ -64,6 +64,17 @@ class ProjectionLayer(keras.layers.Layer):
         super().build_from_config(config)
 
 
+def project(dense, inputs):
+    """`dense(inputs)` of `(b, t, d)` inputs, in rows of tokens `(b t, d)`.
+
+    The same product; but of three axes JAX makes a gradient of the kernel with the
+    axes in an order that XLA copies and multiplies at half the speed on CPU.
+    """
+    outputs = dense(keras.ops.reshape(inputs, (-1, inputs.shape[-1])))
+    shape = (-1, keras.ops.shape(inputs)[1], outputs.shape[-1])
+    return keras.ops.reshape(outputs, shape)
+
+
 def policy_config(layer):
     """`{"dtype": ...}` with the dtype policy of each sublayer that has its own.
 

@@ -81,6 +81,9 @@ class FLASHBackbone(KeepsQuantization, keras_hub.models.Backbone):
         chunk_size: int, only for mixed chunk attention. Defaults to `256`.
         dropout: float in [0, 1), on the embeddings and inside each layer. Defaults
             to `0.0`.
+        remat: bool, whether training makes what is inside an attention layer a second
+            time, on the way back, in place of keeping it: less memory, more time
+            (`keras.remat`). Defaults to `False`.
         dtype: dtype policy of the model. Defaults to the global one.
 
     Call arguments:
@@ -114,6 +117,7 @@ class FLASHBackbone(KeepsQuantization, keras_hub.models.Backbone):
         expansion_factor=2.0,
         chunk_size=CHUNK_SIZE,
         dropout=0.0,
+        remat=False,
         dtype=None,
         **kwargs,
     ):
@@ -125,6 +129,7 @@ class FLASHBackbone(KeepsQuantization, keras_hub.models.Backbone):
         )
         check_bool("causal", causal)
         check_rate("dropout", dropout)
+        check_bool("remat", remat)
         options = {}
         if attention == "gated_attention_unit":
             reason = "without chunks"
@@ -157,6 +162,7 @@ class FLASHBackbone(KeepsQuantization, keras_hub.models.Backbone):
                     expansion_factor=expansion_factor,
                     causal=causal,
                     dropout=dropout,
+                    remat=remat,
                     dtype=dtype,
                     name=f"attention_{i}",
                     **options,
@@ -199,6 +205,7 @@ class FLASHBackbone(KeepsQuantization, keras_hub.models.Backbone):
         self.expansion_factor = expansion_factor
         self.chunk_size = chunk_size
         self.dropout = dropout
+        self.remat = remat
 
     @classmethod
     def from_preset(cls, preset, load_weights=True, **kwargs):
@@ -235,5 +242,6 @@ class FLASHBackbone(KeepsQuantization, keras_hub.models.Backbone):
             expansion_factor=self.expansion_factor,
             chunk_size=self.chunk_size,
             dropout=self.dropout,
+            remat=self.remat,
         )
         return config

@@ -31,6 +31,9 @@ class FlowformerBackbone(KeepsQuantization, keras_hub.models.Backbone):
         causal: bool, whether a token sees no later one. Defaults to `False`.
         dropout: float in [0, 1), on the embeddings, at what enters the last layer of
             the attention, and after the feed-forward. Defaults to `0.1`.
+        remat: bool, whether training makes what is inside an attention layer a second
+            time, on the way back, in place of keeping it: less memory, more time
+            (`keras.remat`). Defaults to `False`.
         dtype: dtype policy of the model. Defaults to the global one.
 
     Call arguments:
@@ -62,6 +65,7 @@ class FlowformerBackbone(KeepsQuantization, keras_hub.models.Backbone):
         intermediate_dim,
         causal=False,
         dropout=0.1,
+        remat=False,
         dtype=None,
         **kwargs,
     ):
@@ -72,6 +76,7 @@ class FlowformerBackbone(KeepsQuantization, keras_hub.models.Backbone):
         check_positive_int("intermediate_dim", intermediate_dim)
         check_bool("causal", causal)
         check_rate("dropout", dropout)
+        check_bool("remat", remat)
         if hidden_dim % num_heads or hidden_dim % 2:
             raise ValueError(
                 "`hidden_dim` must be even and a multiple of `num_heads`. "
@@ -97,7 +102,7 @@ class FlowformerBackbone(KeepsQuantization, keras_hub.models.Backbone):
         self.attention_layers = [
             make_attention(
                 "flow_attention",
-                {},
+                {"remat": remat},
                 num_heads,
                 hidden_dim,
                 causal=causal,
@@ -145,6 +150,7 @@ class FlowformerBackbone(KeepsQuantization, keras_hub.models.Backbone):
         self.intermediate_dim = intermediate_dim
         self.causal = causal
         self.dropout = dropout
+        self.remat = remat
 
     def get_config(self):
         config = super().get_config()
@@ -156,5 +162,6 @@ class FlowformerBackbone(KeepsQuantization, keras_hub.models.Backbone):
             intermediate_dim=self.intermediate_dim,
             causal=self.causal,
             dropout=self.dropout,
+            remat=self.remat,
         )
         return config

@@ -25,6 +25,7 @@ from keras_flash.ops.causal_flow import dot
 from keras_flash.ops.causal_flow import initial_flow
 from keras_flash.ops.numerics import at_least_float32
 from keras_flash.ops.segments import keep_where
+from keras_flash.ops.segments import real_tokens
 
 FEATURE_MAPS = {
     "sigmoid": ops.sigmoid,
@@ -77,11 +78,9 @@ def flow_attention(
     q = phi(at_least_float32(merge_heads(queries)))
     k = phi(at_least_float32(merge_heads(keys)))
     v = at_least_float32(merge_heads(values))
-    masked = key_mask is not None
-    query_mask = mask_heads(query_mask, q, num_heads)  # (n, t)
-    key_mask = mask_heads(key_mask, k, num_heads)  # (n, s)
-    if masked:  # 0 times what is not finite is not 0
-        v = keep_where(key_mask, v)
+    query_mask = mask_heads(query_mask, num_heads)  # (n, t)
+    key_mask = mask_heads(key_mask, num_heads)  # (n, s)
+    v = keep_where(key_mask, v)  # 0 times what is not finite is not 0
     k = keep_where(key_mask, k)
     # A masked query keeps its row for its own result, which nobody reads.
     q_sum = keep_where(query_mask, q)
@@ -107,10 +106,10 @@ def split_heads(num_heads):
     return lambda x: ops.reshape(x, (-1, num_heads, ops.shape(x)[1], x.shape[2]))
 
 
-def mask_heads(mask, x, num_heads):
-    """A `(b, t)` mask, or None for all True, as `(b h, t)`."""
+def mask_heads(mask, num_heads):
+    """A `(b, t)` mask, or `None`, as `(b h, t)`."""
     if mask is None:
-        return ops.ones_like(x[:, :, 0], dtype="bool")
+        return None
     mask = ops.repeat(ops.expand_dims(mask, 1), num_heads, axis=1)
     return ops.reshape(mask, (-1, ops.shape(mask)[2]))
 
@@ -119,8 +118,9 @@ def _full(q, q_sum, k, v, query_mask, key_mask, competition, allocation, clip, e
     def total(x):
         return ops.sum(x, axis=1, keepdims=True)
 
-    count_q = total(ops.cast(query_mask, q.dtype))  # (n, 1), L
-    count_k = total(ops.cast(key_mask, q.dtype))  # (n, 1), S
+    is_query, is_key = real_tokens(query_mask, q), real_tokens(key_mask, k)
+    count_q = total(ops.cast(is_query, q.dtype))  # (n, 1), L
+    count_k = total(ops.cast(is_key, q.dtype))  # (n, 1), S
     incoming = dot(q + eps, total(k) + eps)  # (n, t)
     outgoing = dot(k + eps, total(q_sum) + eps)  # (n, s)
     sink = dot(q + eps, total(k / ops.expand_dims(outgoing, -1)) + eps)
@@ -130,16 +130,16 @@ def _full(q, q_sum, k, v, query_mask, key_mask, competition, allocation, clip, e
         source = ops.clip(source, -clip, clip)
 
     if competition == "softmax":
-        competing = count_k * softmax(ops.where(key_mask, source, -LARGE))
+        competing = count_k * softmax(ops.where(is_key, source, -LARGE))
     elif competition == "sigmoid":
         competing = ops.sigmoid(source)
     else:
         competing = ops.ones_like(source)
-    competing = ops.where(key_mask, competing, 0.0)
+    competing = ops.where(is_key, competing, 0.0)
     if allocation == "sigmoid":
         allocated = ops.sigmoid(sink * count_q / ops.maximum(count_k, 1.0))
     elif allocation == "softmax":
-        allocated = count_q * softmax(ops.where(query_mask, sink, -LARGE))
+        allocated = count_q * softmax(ops.where(is_query, sink, -LARGE))
     else:
         allocated = ops.ones_like(sink)
 

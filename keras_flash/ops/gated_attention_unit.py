@@ -57,8 +57,7 @@ def gated_attention(
         Queries with no visible key get 0.
     """
     queries, keys, values = map(at_least_float32, (queries, keys, values))
-    if mask is not None:  # 0 times what is not finite is not 0
-        values = keep_where(mask, values)
+    values = keep_where(mask, values)  # 0 times what is not finite is not 0
     length = ops.shape(queries)[1]
     runs = None if segment_ids is None else run_numbers(segment_ids)
 

@@ -24,6 +24,7 @@ from keras_flash.ops.scan import merge_axis
 from keras_flash.ops.scan import pad_axis
 from keras_flash.ops.scan import split_axis
 from keras_flash.ops.segments import keep_where
+from keras_flash.ops.segments import real_tokens
 from keras_flash.ops.segments import run_numbers
 from keras_flash.ops.segments import visible_keys
 
@@ -67,16 +68,16 @@ def mixed_chunk_attention(
     size = min(chunk_size, length) if isinstance(length, int) else chunk_size
     num_chunks = (length + size - 1) // size
     padding = num_chunks * size - length
-    if mask is None:
-        mask = ops.ones_like(values[:, :, 0], dtype="bool")
-    else:  # 0 times what is not finite is not 0
-        values = keep_where(mask, values)
+    values = keep_where(mask, values)  # 0 times what is not finite is not 0
+    whole = isinstance(padding, int) and padding == 0
+    if mask is None and (not whole or segment_ids is not None):
+        mask = real_tokens(mask, values)
 
     def chunks(x, fill=0):
         return split_axis(pad_axis(x, padding, fill), num_chunks, size)
 
     values = chunks(at_least_float32(values))  # (b, g, c, e)
-    mask = chunks(mask, False)  # (b, g, c)
+    mask = None if mask is None else chunks(mask, False)  # (b, g, c)
     runs = None if segment_ids is None else chunks(run_numbers(segment_ids), -1)
     outputs = 0.0
     if quadratic is not None:
@@ -102,9 +103,9 @@ def mixed_chunk_attention(
         if runs is not None:
             across = _global_segments(queries, keys, values, mask, runs, causal, total)
         elif causal:
-            across = _global_causal(queries, keys, values, mask, total)
+            across = _global_causal(queries, keys, values, _count(keys, mask), total)
         else:
-            across = _global(queries, keys, values, mask, total)
+            across = _global(queries, keys, values, _count(keys, mask), total)
         outputs = outputs + across
     return merge_axis(outputs)[:, :length]
 
@@ -136,8 +137,10 @@ def chunk_summaries(keys, values):
     return ops.matmul(ops.swapaxes(keys, 2, 3), values)
 
 
-def _count(mask):
+def _count(keys, mask):
     """Number of keys in each chunk, int32 `(b, g)`."""
+    if mask is None:
+        return ops.full_like(keys[:, :, 0, 0], keys.shape[2], dtype="int32")
     return ops.sum(ops.cast(mask, "int32"), axis=2)
 
 
@@ -155,25 +158,24 @@ def divide(queries, count, total):
     return queries / count
 
 
-def _global(queries, keys, values, mask, total):
+def _global(queries, keys, values, counts, total):
     """Every query sees every key: one summary serves all chunks."""
     summary = ops.matmul(
         ops.swapaxes(merge_axis(keys), 1, 2), merge_axis(values)
     )  # (b, d, e)
-    count = ops.sum(_count(mask), axis=1, keepdims=True)
+    count = ops.sum(counts, axis=1, keepdims=True)
     queries = divide(queries, count, total)
     return ops.matmul(queries, ops.expand_dims(summary, 1))
 
 
-def _global_causal(queries, keys, values, mask, total):
+def _global_causal(queries, keys, values, counts, total):
     """A query sees the chunks before its own: exclusive running sums.
 
     Never the inclusive sum less the own chunk: that would let the future back
     in as rounding.
     """
     state = ops.cumsum(chunk_summaries(keys, values), axis=1)
-    count = ops.cumsum(_count(mask), axis=1)
-    state, count = exclusive((state, count), (0.0, 0))
+    state, count = exclusive((state, ops.cumsum(counts, axis=1)), (0.0, 0))
     return ops.matmul(divide(queries, count, total), state)
 
 
@@ -194,7 +196,7 @@ def _carry(keys, values, mask, runs, border_runs):
     """
     leaving = ops.equal(runs, ops.expand_dims(border_runs, 2))
     summaries = chunk_summaries(keep_where(leaving, keys), values)
-    counts = _count(ops.logical_and(mask, leaving))
+    counts = _count(keys, ops.logical_and(mask, leaving))
 
     def combine(earlier, later):
         same = ops.equal(earlier[0], later[0])

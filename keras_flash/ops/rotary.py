@@ -46,12 +46,27 @@ def rotary_cos_sin(positions, dim):
     return ops.cos(angle), ops.sin(angle)
 
 
+def rotation(positions, dim):
+    """What `rotate` multiplies by, made once for all that is rotated.
+
+    Args:
+        positions: int tensor of any shape.
+        dim: int, even: the number of features that will be rotated.
+
+    Returns:
+        Two float32 tensors of shape `positions.shape + (dim,)`, cosines, and sines
+        with the sign of their place.
+    """
+    cos, sin = rotary_cos_sin(positions, dim)
+    return ops.concatenate([cos, cos], axis=-1), ops.concatenate([-sin, sin], axis=-1)
+
+
 def rotate(inputs, cos, sin):
     """Turns each pair of features (i, i + d/2) by its angle.
 
     Args:
         inputs: tensor `(..., t, d)`.
-        cos: tensor `(..., t, d / 2)` from `rotary_cos_sin`.
+        cos: tensor `(..., t, d)` from `rotation`.
         sin: the same for the sine.
 
     Returns:
@@ -61,6 +76,4 @@ def rotate(inputs, cos, sin):
     inputs = at_least_float32(inputs)
     cos, sin = ops.cast(cos, inputs.dtype), ops.cast(sin, inputs.dtype)
     first, second = ops.split(inputs, 2, axis=-1)
-    return ops.concatenate(
-        [first * cos - second * sin, second * cos + first * sin], axis=-1
-    )
+    return inputs * cos + ops.concatenate([second, first], axis=-1) * sin

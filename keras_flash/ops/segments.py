@@ -57,8 +57,18 @@ def visible_keys(
 
 
 def keep_where(mask, x):
-    """`x` `(..., t, d)` with zeros where the boolean `mask` `(..., t)` is False."""
+    """`x` `(..., t, d)` with zeros where the boolean `mask` `(..., t)` is False.
+
+    Without a mask `x` itself.
+    """
+    if mask is None:
+        return x
     return ops.where(ops.expand_dims(mask, -1), x, 0.0)
+
+
+def real_tokens(mask, x):
+    """The boolean mask `(b, t)` of `x` `(b, t, d)`, all True where it is `None`."""
+    return ops.ones_like(x[:, :, 0], dtype="bool") if mask is None else mask
 
 
 def _and(first, second):

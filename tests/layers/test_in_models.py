@@ -341,16 +341,25 @@ def test_masks_of_any_dtype_under_mixed_precision(family, policy):
 
 
 @each_family
-def test_remat(family):
-    plain, x = make(family), normal(2, 9, WIDTH)
-    with keras.RematScope(mode="full"):
-        remat = make(family)
+@pytest.mark.parametrize("by", ["scope", "argument"])
+def test_remat(family, by, monkeypatch):
+    plain, x, masks = make(family), normal(2, 9, WIDTH), {}
+    if by == "scope":
+        with keras.RematScope(mode="full"):
+            remat = make(family)
+    else:  # with the arguments by name that Keras' own scope cannot pass on
+        masks = dict(mask=keras.ops.convert_to_tensor(np.arange(18).reshape(2, 9) < 15))
+        layer_class, options = FAMILIES[family]
+        remat = layer_class(**options, remat=True)
     for layer in (plain, remat):
         layer.build(x.shape)
         set_weights(layer)
     cotangent = normal(2, 9, WIDTH, seed=1)
-    wanted, wanted_weights = gradients(plain, cotangent, x)
-    found, found_weights = gradients(remat, cotangent, x)
+    wanted, wanted_weights = gradients(plain, cotangent, x, **masks)
+    made, make_again = [], keras.remat
+    monkeypatch.setattr(keras, "remat", lambda f: made.append(f) or make_again(f))
+    found, found_weights = gradients(remat, cotangent, x, **masks)
+    assert len(made) == (by == "argument")
     assert error(found, wanted) < 1e-5
     for a, b in zip(found_weights, wanted_weights, strict=True):
         assert error(a, b) < 1e-4 or np.abs(b).max() < 1e-6

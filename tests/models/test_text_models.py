@@ -262,6 +262,7 @@ def test_bad_arguments():
         ("chunk_size", 0),
         ("key_dim", 0),
         ("dropout", 1.0),
+        ("remat", 1),
     ):
         with pytest.raises(ValueError, match=rf"`{name}` must .* Received: {name}="):
             backbone_class(**{**options, name: wrong})
@@ -272,6 +273,7 @@ def test_bad_arguments():
         ("intermediate_dim", None),
         ("hidden_dim", 31),
         ("dropout", -0.1),
+        ("remat", None),
     ):
         with pytest.raises(ValueError, match=rf"`{name}` must .* Received: {name}="):
             keras_flash.FlowformerBackbone(**{**FLOW, name: wrong})
@@ -290,6 +292,24 @@ def test_bad_arguments():
         keras_flash.FLASHMaskedLMPreprocessor(tokenizer())
     with pytest.raises(ValueError, match=r"`load_weights` must be False .* Received"):
         backbone_class.from_preset("flash_112m")
+
+
+@each_kind
+def test_remat(name):
+    """Trained by `fit`, dropout and all, it is the same model."""
+    backbone_class, task_class, options = KINDS[name.removeprefix("Text-")]
+    losses = []
+    for remat in (False, True):
+        keras.utils.set_random_seed(3)
+        options = {**options, "dropout": 0.2, "remat": remat}
+        backbone = backbone_class(**options, causal=True)
+        preprocessor = task_class.preprocessor_cls(tokenizer(), sequence_length=LENGTH)
+        causal_lm = task_class(backbone, preprocessor)
+        causal_lm.compile(keras.optimizers.Adam(1e-2), weighted_metrics=[])
+        losses += causal_lm.fit(CORPUS, epochs=4, verbose=0).history["loss"][-1:]
+    assert losses[0] < 4.5  # of 4.85, the log of 128
+    assert abs(losses[1] - losses[0]) < 1e-4
+    assert backbone_class.from_config(backbone.get_config()).remat
 
 
 @each_kind

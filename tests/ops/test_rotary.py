@@ -2,8 +2,8 @@ import keras
 import numpy as np
 import pytest
 
-from keras_flash.ops.rotary import rotary_cos_sin
 from keras_flash.ops.rotary import rotate
+from keras_flash.ops.rotary import rotation
 from tests.helpers import error
 from tests.helpers import normal
 from tests.helpers import to_numpy
@@ -13,7 +13,7 @@ from tests.reference.rotary import rotate_vector
 
 def turned(x, positions):
     positions = keras.ops.convert_to_tensor(np.asarray(positions, "int32"))
-    cos, sin = rotary_cos_sin(positions, x.shape[-1])
+    cos, sin = rotation(positions, x.shape[-1])
     return to_numpy(rotate(keras.ops.convert_to_tensor(x), cos, sin))
 
 
@@ -43,6 +43,6 @@ def test_shift_changes_no_score(shift):
 
 def test_angles_are_not_rounded_to_the_dtype_of_the_inputs():
     x = keras.ops.cast(normal(1, 1, 64), "bfloat16")
-    cos, sin = rotary_cos_sin(keras.ops.convert_to_tensor([4097]), 64)
+    cos, sin = rotation(keras.ops.convert_to_tensor([4097]), 64)
     wanted = [[rotate_vector(to_numpy(x)[0, 0], 4097)]]
     assert error(rotate(x, cos, sin), wanted) < 1e-5
