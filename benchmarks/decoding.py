@@ -11,27 +11,16 @@ Writes one JSON line a row to benchmarks/results/decoding-BACKEND.jsonl.
 """
 
 import argparse
-import json
-import os
 import pathlib
-import platform
-import statistics
-import subprocess
-import sys
-import time
 
-os.environ.setdefault("KERAS_BACKEND", "tensorflow")
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
+import harness
 import keras
 import keras_hub
 import numpy as np
+from harness import BACKEND
 
 import keras_flash
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks/results"
-BACKEND = keras.backend.backend()
 VOCABULARY_SIZE, WIDTH = 256, 512
 LAYERS = 4  # of GPT-2 and Flowformer; FLASH has twice as many, of half the size
 NEAR, FAR = 1_024, 65_536  # positions
@@ -80,15 +69,6 @@ def gpt2():
     return keras_hub.models.GPT2CausalLM(backbone, preprocessor=None)
 
 
-def wait(tree):
-    """Until the first tensor of a tree is there."""
-    leaf = keras.tree.flatten(tree)[0]
-    if BACKEND == "jax":
-        leaf.block_until_ready()
-    else:
-        keras.ops.convert_to_numpy(leaf)
-
-
 def compiled(model, function):
     """`function` of tensors, compiled, with the weights of the model as they are."""
     if BACKEND == "tensorflow":
@@ -130,7 +110,7 @@ def stepper(model):
     streaming = keras_flash.StreamingModel(model, jit_compile=BACKEND == "torch")
     loop = in_a_loop(model, step)
     token = keras.ops.convert_to_tensor([[7]], "int32")
-    return lambda state: wait(loop(token, state)), state
+    return lambda state: loop(token, state), state
 
 
 def in_a_loop(model, step):
@@ -163,16 +143,7 @@ def moved(state, distance):
 
 def in_turn(*functions):
     """Median seconds of each function."""
-    times = [[] for _ in functions]
-    for function in functions:
-        function()  # compiles
-    end = time.perf_counter() + SECONDS
-    while len(times[0]) < ROUNDS or time.perf_counter() < end:
-        for function, measured in zip(functions, times):
-            start = time.perf_counter()
-            function()
-            measured.append(time.perf_counter() - start)
-    return [statistics.median(measured) for measured in times]
+    return harness.in_turn(dict(enumerate(functions)), ROUNDS, SECONDS).values()
 
 
 def size_of(state):
@@ -202,7 +173,7 @@ def against_prefix(model, steps, state):
     forward = compiled(model, lambda ids, mask: last_logits(model, ids, mask))
     token, again = in_turn(
         lambda: steps(state),
-        lambda: wait(forward(inputs["token_ids"], inputs["padding_mask"])),
+        lambda: forward(inputs["token_ids"], inputs["padding_mask"]),
     )
     return dict(
         row="prefix",
@@ -229,8 +200,7 @@ def against_gpt2(model, steps, state):
 
     index = keras.ops.convert_to_tensor(CACHE - STEPS - 1, "int32")
     loop = in_a_loop(peer, compiled(peer, call) if BACKEND == "torch" else call)
-    peer_steps = lambda: wait(loop(token, cache, index))  # noqa: E731
-    ours, theirs = in_turn(lambda: steps(state), peer_steps)
+    ours, theirs = in_turn(lambda: steps(state), lambda: loop(token, cache, index))
     return dict(
         row="gpt2",
         token_ms=1e3 * ours / STEPS,
@@ -271,6 +241,7 @@ def table(rows):
         "| its cache over our state |",
         "|---|---|---|---|---|---|---|---|",
     ]
+    rows = sorted(rows, key=lambda row: row["model"])
     found = {(row["model"], row["backend"], row["row"]): row for row in rows}
     for model, backend in dict.fromkeys((r["model"], r["backend"]) for r in rows):
         kinds = [found.get((model, backend, k)) for k in ("position", "prefix", "gpt2")]
@@ -301,42 +272,18 @@ def main():
     parser.add_argument("--smoke", action="store_true", help="tiny, to see it run")
     parser.add_argument("--layers", type=int, default=LAYERS)
     parser.add_argument("--publish", action="store_true", help="renew README.md")
-    parser.add_argument(
-        "--output", type=pathlib.Path, default=ROOT / "benchmarks/results"
-    )
+    parser.add_argument("--output", type=pathlib.Path, default=harness.RESULTS)
     arguments = parser.parse_args()
     if arguments.smoke:
         NEAR, FAR, PREFIX, CACHE, WIDTH = 256, 512, 64, 128, 16
         STEPS, ROUNDS, SECONDS = 2, 1, 0
     LAYERS = arguments.layers
-    arguments.output.mkdir(parents=True, exist_ok=True)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
-    about = dict(
-        backend=BACKEND,
-        layers=LAYERS,
-        keras=keras.__version__,
-        commit=commit,
-        machine=f"{platform.machine()}, {os.cpu_count()} cores",
-    )
-    with (arguments.output / f"decoding-{BACKEND}.jsonl").open("w") as file:
-        for row in measure():
-            line = json.dumps({**row, **about})
-            for stream in (file, sys.stdout):
-                print(line, file=stream, flush=True)
-    rows = [
-        json.loads(line)
-        for path in sorted(arguments.output.glob("decoding-*.jsonl"))
-        for line in path.read_text().splitlines()
-    ]
-    rows.sort(key=lambda row: row["model"])
-    print(table(rows))
+    rows = ({**row, "layers": LAYERS} for row in measure())
+    harness.write("decoding", rows, arguments.output)
+    found = table(harness.read("decoding", arguments.output))
+    print(found)
     if arguments.publish:
-        sys.path.insert(0, str(ROOT / "examples"))
-        import artefacts
-
-        artefacts.write_in_readme("decoding table", table(rows))
+        harness.publish("decoding table", found)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,242 @@
+"""What the benchmarks share: compiled steps, times in turn, memory, rows.
+
+Everything is timed in one process, ours and the peers in turn, so that the load of the
+machine is the same for both; what counts are ratios.
+"""
+
+import gc
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import time
+
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import keras
+import numpy as np
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks/results"
+BACKEND = keras.backend.backend()
+# The first is measured at every length, all of them at one.
+MODES = {
+    "tensorflow": ("jit", "graph"),
+    "jax": ("jit",),
+    "torch": ("eager", "compile"),
+}[BACKEND]
+MEMORY_MODE = {"tensorflow": "graph", "jax": "jit", "torch": "eager"}[BACKEND]
+
+
+def steps(module, mode):
+    """A dict of `forward` and `train`, functions of the inputs.
+
+    Training is forward, backward and AdamW, on the mean of the squared outputs.
+
+    Args:
+        module: a built Keras layer or model, or on torch any module.
+        mode: one of MODES.
+    """
+    make = {"tensorflow": _on_tensorflow, "jax": _on_jax, "torch": _on_torch}[BACKEND]
+    forward, train = make(module, mode)
+    return dict(forward=forward, train=train)
+
+
+def _on_tensorflow(module, mode):
+    import tensorflow as tf
+
+    variables = module.trainable_variables
+    optimizer = keras.optimizers.AdamW(1e-4)
+    optimizer.build(variables)
+
+    @tf.function(jit_compile=mode == "jit")
+    def forward(x):
+        return module(x)
+
+    @tf.function(jit_compile=mode == "jit")
+    def train(x):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(module(x)))
+        gradients = tape.gradient(loss, [variable.value for variable in variables])
+        optimizer.apply(gradients, variables)
+        return loss
+
+    return forward, train
+
+
+def _on_jax(module, mode):
+    import jax
+
+    variables = module.trainable_variables
+    optimizer = keras.optimizers.AdamW(1e-4)
+    optimizer.build(variables)
+
+    def call(weights, x):
+        return module.stateless_call(weights, fixed, x)[0]
+
+    @jax.jit
+    def update(weights, slots, x):
+        def loss(weights):
+            return (call(weights, x) ** 2).mean()
+
+        value, gradients = jax.value_and_grad(loss)(weights)
+        weights, slots = optimizer.stateless_apply(slots, gradients, weights)
+        return value, weights, slots
+
+    forward = jax.jit(call)
+    fixed = [variable.value for variable in module.non_trainable_variables]
+    weights = [variable.value for variable in variables]
+    state = [weights, [variable.value for variable in optimizer.variables]]
+
+    def train(x):
+        value, *state[:] = update(*state, x)
+        return value
+
+    return lambda x: forward(weights, x), train
+
+
+def _on_torch(module, mode):
+    import torch
+
+    call = torch.compile(module, dynamic=False) if mode == "compile" else module
+    optimizer = torch.optim.AdamW(module.parameters(), 1e-4)
+
+    def train(x):
+        loss = call(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    return torch.no_grad()(lambda x: call(x)), train
+
+
+def wait(tensors):
+    """Until the first of them is computed, and so all of the program."""
+    leaf = keras.tree.flatten(tensors)[0]
+    if BACKEND == "jax":
+        leaf.block_until_ready()
+    elif BACKEND == "tensorflow":
+        leaf.numpy()
+    elif leaf.is_cuda:
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def in_turn(functions, turns, seconds=0.0):
+    """Median seconds of each function, after a call that compiles it.
+
+    Args:
+        functions: what to call, without arguments, by name.
+        turns: int, the least number of turns.
+        seconds: the least time that all turns take.
+    """
+    for function in functions.values():
+        wait(function())
+    times = {name: [] for name in functions}
+    end = time.perf_counter() + seconds
+    while min(map(len, times.values())) < turns or time.perf_counter() < end:
+        for name, function in functions.items():
+            start = time.perf_counter()
+            wait(function())
+            times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(found) for name, found in times.items()}
+
+
+def products(sizes):
+    """Functions that each compute a square float32 matrix product, by its size."""
+    found = {}
+    for size in sizes:
+        a = normal(size, size)
+        found[size] = lambda a=a: keras.ops.matmul(a, a)
+    return found
+
+
+def best_rate(seconds, sizes):
+    """Operations a second of the best product of `in_turn(products(sizes), ...)`."""
+    return max(2 * size**3 / seconds[size] for size in sizes)
+
+
+def peak_bytes(function):
+    """The peak of a call less what there was before it, in bytes. Linux only.
+
+    Of the second call: the first one compiles. Runs under `in_a_process`.
+    """
+    wait(function())
+    gc.collect()
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+    before = _status("VmRSS")
+    wait(function())
+    return _status("VmHWM") - before
+
+
+def _status(name):
+    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return 1024 * int(line.split()[1])
+    raise RuntimeError(f"/proc/self/status has no {name}")
+
+
+def in_a_process(*arguments):
+    """What a benchmark prints last, as JSON, when it runs with these arguments."""
+    command = [sys.executable, sys.argv[0], *map(str, arguments)]
+    # What is freed goes back at once, so that it is not there before the next call.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**17)}
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def about():
+    """The machine, the versions and the commit of a row."""
+    backend = {"tensorflow": "tensorflow-cpu"}.get(BACKEND, BACKEND)
+    versions = {name: importlib.metadata.version(name) for name in ("keras", backend)}
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return dict(
+        backend=BACKEND,
+        machine=f"{platform.machine()}, {os.cpu_count()} cores",
+        versions=versions,
+        commit=commit.stdout.strip(),
+    )
+
+
+def write(name, rows, folder=RESULTS):
+    """Prints rows and writes them, one JSON line each, as they come."""
+    folder.mkdir(parents=True, exist_ok=True)
+    more = about()
+    with (folder / f"{name}-{BACKEND}.jsonl").open("w") as file:
+        for row in rows:
+            line = json.dumps({**row, **more})
+            print(line, flush=True)
+            print(line, file=file, flush=True)
+
+
+def read(name, folder=RESULTS):
+    """The rows of all backends."""
+    return [
+        json.loads(line)
+        for path in sorted(folder.glob(f"{name}-*.jsonl"))
+        for line in path.read_text().splitlines()
+    ]
+
+
+def publish(part, table):
+    """Puts a table between its marks in README.md."""
+    sys.path.insert(0, str(ROOT / "examples"))
+    import artefacts
+
+    artefacts.write_in_readme(part, table)
+
+
+def normal(*shape):
+    return keras.ops.convert_to_tensor(
+        np.random.default_rng(0).normal(size=shape).astype("float32")
+    )

@@ -1,0 +1,141 @@
+"""What the layers are measured beside."""
+
+import keras
+from keras import ops
+
+
+def residual(layers, width):
+    """`x + layer(norm(x))` of each layer, as a model; a published unit is one such."""
+    x = inputs = keras.Input((None, width))
+    for layer in layers:
+        y = layer(keras.layers.LayerNormalization(epsilon=1e-5)(x))
+        x = keras.layers.Add()([x, y])
+    return keras.Model(inputs, x)
+
+
+def self_attention(layer, width, **options):
+    """A sequence attends to itself, as a model."""
+    x = keras.Input((None, width))
+    return keras.Model(x, layer(x, x, **options))
+
+
+def transformer_block(width, num_heads, feed_forward, causal):
+    """Pre-norm softmax attention and a gated feed-forward layer, on Keras' layers."""
+    x = inputs = keras.Input((None, width))
+    y = keras.layers.RMSNormalization()(x)
+    y = keras.layers.MultiHeadAttention(num_heads, width // num_heads)(
+        y, y, use_causal_mask=causal
+    )
+    x = keras.layers.Add()([x, y])
+    y = keras.layers.RMSNormalization()(x)
+    gate = keras.layers.Dense(feed_forward, activation="silu")(y)
+    y = keras.layers.Multiply()([gate, keras.layers.Dense(feed_forward)(y)])
+    x = keras.layers.Add()([x, keras.layers.Dense(width)(y)])
+    return keras.Model(inputs, x, name="transformer_block")
+
+
+class PlainCausalFlow(keras.layers.Layer):
+    """Causal Flow-Attention as the equation stands, with a sum for every position.
+
+    Wu et al., 2022, section 3.3: every sum over earlier positions is a running sum,
+    and that of `k v^T` a tensor `(b, h, t, d, e)`.
+    """
+
+    def __init__(self, num_heads, key_dim):
+        super().__init__()
+        self.num_heads, self.key_dim = num_heads, key_dim
+
+    def build(self, shape):
+        width = self.num_heads * self.key_dim
+        self.denses = [keras.layers.Dense(width) for _ in range(3)]
+        self.output_dense = keras.layers.Dense(shape[-1])
+        for dense in self.denses:
+            dense.build(shape)
+        self.output_dense.build((*shape[:-1], width))
+
+    def call(self, x):
+        batch, length = ops.shape(x)[:2]
+
+        def heads(dense):
+            y = ops.reshape(dense(x), (batch, length, self.num_heads, self.key_dim))
+            return ops.transpose(y, (0, 2, 1, 3))  # (b, h, t, d)
+
+        def dot(a, b):
+            return ops.sum(a * b, axis=-1)  # (b, h, t)
+
+        def running(a):
+            return ops.cumsum(a, axis=2)
+
+        q, k, v = map(heads, self.denses)
+        q, k = ops.sigmoid(q), ops.sigmoid(k)
+        count = ops.arange(1, length + 1, dtype="float32")
+        epsilon = 1e-6
+        incoming = 1 / dot(q + epsilon, running(k) + epsilon) * count
+        outgoing = 1 / dot(k + epsilon, running(q) + epsilon) * count
+        sink = (
+            dot(q + epsilon, running(k * ops.expand_dims(outgoing, -1)) + epsilon)
+            / count
+        )
+        source = (
+            dot(k + epsilon, running(q * ops.expand_dims(incoming, -1)) + epsilon)
+            / count
+        )
+        allocation = ops.sigmoid(sink)
+        weights = ops.exp(source)
+        competition = weights / ops.cumsum(weights, axis=2) * count
+        v = v * ops.expand_dims(competition, -1)
+        products = ops.expand_dims(k, -1) * ops.expand_dims(v, -2)  # (b, h, t, d, e)
+        scale = ops.expand_dims(incoming / count, -1)
+        y = ops.einsum("bhtd,bhtde->bhte", q * scale, running(products))
+        y = y * ops.expand_dims(allocation, -1)
+        y = ops.transpose(y, (0, 2, 1, 3))
+        return self.output_dense(ops.reshape(y, (batch, length, -1)))
+
+
+def torch_block(width, num_heads, feed_forward, causal):
+    """The same as `transformer_block` in torch, on its scaled_dot_product_attention."""
+    import torch
+    from torch.nn import functional
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norms = torch.nn.ModuleList(torch.nn.RMSNorm(width) for _ in range(2))
+            self.qkv = torch.nn.Linear(width, 3 * width)
+            self.out = torch.nn.Linear(width, width)
+            self.gate_and_value = torch.nn.Linear(width, 2 * feed_forward)
+            self.down = torch.nn.Linear(feed_forward, width)
+
+        def forward(self, x):
+            b, t, _ = x.shape
+            qkv = self.qkv(self.norms[0](x)).view(b, t, 3, num_heads, -1)
+            q, k, v = qkv.permute(2, 0, 3, 1, 4)
+            y = functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+            x = x + self.out(y.transpose(1, 2).reshape(b, t, width))
+            gate, value = self.gate_and_value(self.norms[1](x)).chunk(2, dim=-1)
+            return x + self.down(functional.silu(gate) * value)
+
+    return Block()
+
+
+def published(width, key_dim, chunk_size):
+    """Group, name, function of `causal` and longest length of packages for torch."""
+    try:
+        import flash_pytorch
+    except ImportError:
+        return
+    options = dict(dim=width, query_key_dim=key_dim)
+    yield (
+        "FLASH",
+        "flash-pytorch FLASH",
+        lambda causal: flash_pytorch.FLASH(
+            **options, group_size=chunk_size, causal=causal
+        ),
+        16384,
+    )
+    yield (
+        "GAU",
+        "flash-pytorch GAU",
+        lambda causal: flash_pytorch.GAU(**options, causal=causal),
+        8192,
+    )
