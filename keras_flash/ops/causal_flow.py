@@ -22,7 +22,6 @@ from keras_flash.ops.scan import inclusive_scan
 from keras_flash.ops.scan import merge_axis
 from keras_flash.ops.scan import pad_axis
 from keras_flash.ops.scan import split_axis
-from keras_flash.ops.segments import keep_where
 from keras_flash.ops.segments import real_tokens
 
 CHUNK = 64  # tokens in a tile; no result depends on it
