@@ -27,5 +27,9 @@ lint: install
 	$(BIN)/ruff format --check .
 
 bench: install
-	$(BIN)/python benchmarks/layers.py
+	@for backend in $(BACKENDS); do \
+		echo "== $$backend"; \
+		KERAS_BACKEND=$$backend $(BIN)/python benchmarks/layers.py || exit 1; \
+	done
+	$(BIN)/python benchmarks/report.py
 	$(BIN)/python benchmarks/decoding.py

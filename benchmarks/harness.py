@@ -104,7 +104,11 @@ def _on_torch(module, mode):
     import torch
 
     call = torch.compile(module, dynamic=False) if mode == "compile" else module
-    optimizer = torch.optim.AdamW(module.parameters(), 1e-4)
+    if isinstance(module, keras.Layer):  # `parameters()` of a backbone is empty
+        parameters = [variable.value for variable in module.trainable_variables]
+    else:
+        parameters = module.parameters()
+    optimizer = torch.optim.AdamW(parameters, 1e-4)
 
     def train(x):
         loss = call(x).square().mean()
@@ -129,24 +133,37 @@ def wait(tensors):
         torch.cuda.synchronize()
 
 
-def in_turn(functions, turns, seconds=0.0):
+def in_turn(functions, turns, least=0.0):
     """Median seconds of each function, after a call that compiles it.
 
     Args:
         functions: what to call, without arguments, by name.
         turns: int, the least number of turns.
-        seconds: the least time that all turns take.
+        least: seconds that all turns take at least.
     """
     for function in functions.values():
         wait(function())
     times = {name: [] for name in functions}
-    end = time.perf_counter() + seconds
+    end = time.perf_counter() + least
     while min(map(len, times.values())) < turns or time.perf_counter() < end:
         for name, function in functions.items():
-            start = time.perf_counter()
-            wait(function())
-            times[name].append(time.perf_counter() - start)
+            times[name].append(seconds(function))
     return {name: statistics.median(found) for name, found in times.items()}
+
+
+def seconds(function):
+    """Seconds of one call."""
+    start = time.perf_counter()
+    wait(function())
+    return time.perf_counter() - start
+
+
+def forget_programs():
+    """So that the next call compiles, whatever was compiled before."""
+    if BACKEND == "torch":
+        import torch
+
+        torch.compiler.reset()
 
 
 def products(sizes):
@@ -158,9 +175,9 @@ def products(sizes):
     return found
 
 
-def best_rate(seconds, sizes):
+def best_rate(times, sizes):
     """Operations a second of the best product of `in_turn(products(sizes), ...)`."""
-    return max(2 * size**3 / seconds[size] for size in sizes)
+    return max(2 * size**3 / times[size] for size in sizes)
 
 
 def peak_bytes(function):
@@ -186,12 +203,22 @@ def _status(name):
 def in_a_process(*arguments):
     """What a benchmark prints last, as JSON, when it runs with these arguments."""
     command = [sys.executable, sys.argv[0], *map(str, arguments)]
-    # What is freed goes back at once, so that it is not there before the next call.
-    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**17)}
+    # What is freed goes back at once, so that it is not there before the next call;
+    # with oneDNN, TensorFlow keeps it.
+    at_once = {"MALLOC_MMAP_THRESHOLD_": str(2**17), "TF_ENABLE_ONEDNN_OPTS": "0"}
+    environment = {**os.environ, **at_once}
     done = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, text=True, check=True
     )
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def import_seconds(first, second, turns):
+    """Median seconds of an import after another one, each in a process of its own."""
+    lines = f"import time, {first}; t = time.perf_counter(); import {second}"
+    command = [sys.executable, "-c", f"{lines}; print(time.perf_counter() - t)"]
+    done = [subprocess.run(command, stdout=subprocess.PIPE) for _ in range(turns)]
+    return statistics.median(float(each.stdout.split()[-1]) for each in done)
 
 
 def about():

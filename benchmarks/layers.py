@@ -1,11 +1,11 @@
 """Time and memory of each layer, and of its peers, against the length.
 
-    KERAS_BACKEND=torch python benchmarks/layers.py            # one backend
-    KERAS_BACKEND=torch python benchmarks/layers.py --publish  # in README.md too
-    python benchmarks/layers.py --smoke                        # tiny, to see it run
+    KERAS_BACKEND=torch python benchmarks/layers.py                # one backend
+    KERAS_BACKEND=jax python benchmarks/layers.py --part growth
+    python benchmarks/report.py                            # tables and plots of them
 
-Batch 1, float32. A row is the median of at least TURNS calls of a forward pass or of a
-step of training (forward, backward, AdamW). Ours, the peers and matrix products of
+Batch 1, float32. A time is the median of at least TURNS calls of a forward pass or of
+a step of training (forward, backward, AdamW). Ours, the peers and matrix products of
 1,024, 2,048 and 4,096 take turns in one process. A share is the rate of the products
 that a layer really needs over the best rate of those. Memory is the peak of one call
 in a fresh process less what there was before it (Linux). Some peers are packages for
@@ -25,20 +25,52 @@ import keras
 import peers
 from harness import BACKEND
 
+import keras_flash
 from keras_flash import FlowAttention
 from keras_flash import GatedAttentionUnit
 from keras_flash import MixedChunkAttention
 
-LENGTHS = [512, 1024, 2048, 4096, 8192, 16384]
-COMPARED = 4096  # the length of every mode and of memory
-FAR = 65536  # of the linear layers, over the time and memory at NEAR
-NEAR = 8192
-TURNS, SECONDS = 5, 3.0  # the least of turns and of their time
+STEPS = ("forward", "train")
+FAR, NEAR = 65536, 8192  # lengths of the linear layers, one over the other
+COMPILED = [1024, 4096, 16384]  # lengths of which the first call is timed
+TURNS, SECONDS = 5, 2.0  # the least of turns and of their time
 PRODUCTS = [1024, 2048, 4096]  # sizes of the products that a rate is a share of
 # Of the gated layers and their peers; EXPANDED is the width inside.
 WIDTH, EXPANDED, KEY_DIM, CHUNK = 512, 1024, 128, 256
 HEADS, FEED_FORWARD = 8, 1455  # of a transformer block as large as two FLASH layers
 FLOW_WIDTH, FLOW_HEAD = 256, 32
+REMAT_LAYERS, VOCABULARY_SIZE = 6, 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """What is measured side by side.
+
+    Attributes:
+        lengths: of the times; with one length, in each mode.
+        memory: lengths of the memory.
+        causal: of the times; memory is measured with the last of them.
+    """
+
+    lengths: tuple = ()
+    memory: tuple = ()
+    causal: tuple = (False, True)
+    steps: tuple = STEPS
+
+
+GROUPS = {
+    "FLASH": Group(lengths=(4096,), memory=(4096,)),
+    "GAU": Group(lengths=(4096,), memory=(4096,)),
+    "Flow": Group(lengths=(2048,), memory=(2048,)),
+    "Packed": Group(),
+    "Model": Group(
+        lengths=(512, 1024, 2048, 4096, 8192, 16384),
+        memory=(1024, 4096, 16384),
+        causal=(True,),
+        steps=("train",),
+    ),
+    "Remat": Group(lengths=(4096,), memory=(4096,), causal=(True,), steps=("train",)),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +90,7 @@ class Contestant:
     make: typing.Callable
     products: typing.Callable = None
     linear: bool = False
-    longest: int = LENGTHS[-1]
+    longest: int = FAR
     causal: tuple = (False, True)
 
 
@@ -86,24 +118,40 @@ def flash(causal):
     return MixedChunkAttention(KEY_DIM, chunk_size=CHUNK, causal=causal)
 
 
+class Packed(keras.layers.Layer):
+    """A layer of segments of about 700 tokens, which start anywhere."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def build(self, shape):
+        self.layer.build(shape)
+
+    def call(self, x):
+        starts = keras.ops.cast(x[:, :, 0] > 3.0, "int32")
+        return self.layer(x, segment_ids=keras.ops.cumsum(starts, axis=1))
+
+
 def attend(layer, **options):
     return peers.self_attention(layer, FLOW_WIDTH, **options)
 
 
+def backbone(causal, remat):
+    return keras_flash.FLASHBackbone(
+        VOCABULARY_SIZE, REMAT_LAYERS, WIDTH, causal=causal, remat=remat
+    )
+
+
 CONTESTANTS = [
     Contestant(
-        "FLASH",
-        "MixedChunkAttention",
-        flash,
-        products=mixed_products,
-        linear=True,
+        "FLASH", "MixedChunkAttention", flash, products=mixed_products, linear=True
     ),
     Contestant(
         "GAU",
         "GatedAttentionUnit",
         lambda causal: GatedAttentionUnit(KEY_DIM, causal=causal),
         products=lambda length, causal: gated_products(length, length, causal),
-        longest=8192,
     ),
     Contestant(
         "Flow",
@@ -118,42 +166,45 @@ CONTESTANTS = [
         lambda causal: attend(
             keras.layers.MultiHeadAttention(HEADS, FLOW_HEAD), use_causal_mask=causal
         ),
-        longest=4096,
     ),
     Contestant(
         "Flow",
         "plain Flow-Attention",
         lambda causal: peers.PlainCausalFlow(HEADS, FLOW_HEAD),
-        longest=2048,
         causal=(True,),
+    ),
+    Contestant(
+        "Packed",
+        "MixedChunkAttention with segments",
+        lambda causal: Packed(flash(causal)),
+        linear=True,
     ),
     Contestant(
         "Model",
         "two FLASH layers",
         lambda causal: peers.residual([flash(causal), flash(causal)], WIDTH),
-        causal=(True,),
     ),
+    Contestant("Remat", "FLASHBackbone", functools.partial(backbone, remat=False)),
     Contestant(
-        "Model",
-        "Transformer++",
-        lambda causal: peers.transformer_block(WIDTH, HEADS, FEED_FORWARD, causal),
-        causal=(True,),
-        longest=8192,
+        "Remat", "FLASHBackbone, remat=True", functools.partial(backbone, remat=True)
     ),
 ]
 if BACKEND == "torch":
-    CONTESTANTS += [
+    CONTESTANTS += itertools.starmap(
+        Contestant, peers.of_torch(WIDTH, KEY_DIM, CHUNK, HEADS, FEED_FORWARD)
+    )
+    CONTESTANTS += itertools.starmap(
+        Contestant, peers.linear_of_torch(FLOW_WIDTH, HEADS, FLOW_HEAD)
+    )
+else:
+    CONTESTANTS.append(
         Contestant(
             "Model",
-            "Transformer++ of torch",
-            lambda causal: peers.torch_block(WIDTH, HEADS, FEED_FORWARD, causal),
-            causal=(True,),
-        ),
-        *(
-            Contestant(group, name, make, longest=longest)
-            for group, name, make, longest in peers.published(WIDTH, KEY_DIM, CHUNK)
-        ),
-    ]
+            "Transformer++ of Keras",
+            lambda causal: peers.transformer_block(WIDTH, HEADS, FEED_FORWARD, causal),
+            longest=8192,
+        )
+    )
 
 
 def make(contestant, causal):
@@ -164,44 +215,16 @@ def make(contestant, causal):
 
 
 def inputs(contestant, length):
+    if contestant.group == "Remat":
+        ids = keras.ops.ones((1, length), "int32")
+        return {"token_ids": ids, "padding_mask": ids}
     width = FLOW_WIDTH if contestant.group == "Flow" else WIDTH
     return harness.normal(1, length, width)
 
 
-def times():
-    """Rows of seconds, at COMPARED in every mode and with shares."""
-    groups = dict.fromkeys(c.group for c in CONTESTANTS)
-    for group, causal, length in itertools.product(groups, (False, True), LENGTHS):
-        members = [
-            (contestant, make(contestant, causal))
-            for contestant in CONTESTANTS
-            if contestant.group == group
-            and causal in contestant.causal
-            and length <= contestant.longest
-        ]
-        for step in ("forward", "train") if members else ():
-            yield from in_turn(members, causal, length, step)
-
-
-def in_turn(members, causal, length, step):
-    modes = harness.MODES if length == COMPARED else harness.MODES[:1]
-    functions = harness.products(PRODUCTS) if length == COMPARED else {}
-    for contestant, module in members:
-        x = inputs(contestant, length)
-        for mode in modes:
-            function = harness.steps(module, mode)[step]
-            functions[contestant.name, mode] = functools.partial(function, x)
-    found = harness.in_turn(functions, TURNS, SECONDS)
-    for contestant, _ in members:
-        for mode in modes:
-            seconds = found[contestant.name, mode]
-            row = about(contestant, causal, length, step, mode)
-            row.update(row="time", seconds=seconds)
-            if length == COMPARED and contestant.products is not None:
-                passes = 3 if step == "train" else 1
-                rate = passes * contestant.products(length, causal) / seconds
-                row["share"] = rate / harness.best_rate(found, PRODUCTS)
-            yield row
+def function_of(contestant, causal, length, step, mode):
+    function = harness.steps(make(contestant, causal), mode)[step]
+    return functools.partial(function, inputs(contestant, length))
 
 
 def about(contestant, causal, length, step, mode):
@@ -215,52 +238,111 @@ def about(contestant, causal, length, step, mode):
     )
 
 
+def members_of(name, causal, length=0):
+    return [
+        contestant
+        for contestant in CONTESTANTS
+        if contestant.group == name
+        and causal in contestant.causal
+        and length <= contestant.longest
+    ]
+
+
+def times():
+    """Seconds, in every mode and with shares where a group has one length."""
+    for name, group in GROUPS.items():
+        for causal, length, step in itertools.product(
+            group.causal, group.lengths, group.steps
+        ):
+            yield from times_of(members_of(name, causal, length), causal, length, step)
+
+
+def times_of(members, causal, length, step):
+    alone = len(GROUPS[members[0].group].lengths) == 1
+    modes = harness.MODES if alone else harness.MODES[:1]
+    functions = harness.products(PRODUCTS) if alone else {}
+    for contestant, mode in itertools.product(members, modes):
+        function = function_of(contestant, causal, length, step, mode)
+        functions[contestant.name, mode] = function
+    found = harness.in_turn(functions, TURNS, SECONDS)
+    for contestant, mode in itertools.product(members, modes):
+        seconds = found[contestant.name, mode]
+        row = about(contestant, causal, length, step, mode)
+        row["seconds"] = seconds
+        if alone and contestant.products is not None:
+            passes = 3 if step == "train" else 1
+            rate = passes * contestant.products(length, causal) / seconds
+            row["share"] = rate / harness.best_rate(found, PRODUCTS)
+        yield row
+
+
 def growth():
-    """Rows of the linear layers: the time at FAR over that at NEAR."""
+    """Of the linear layers, the time at FAR over that at NEAR."""
+    mode = harness.MODES[0]
+    for contestant, causal, step in linear():
+        functions = {
+            length: function_of(contestant, causal, length, step, mode)
+            for length in (NEAR, FAR)
+        }
+        found = harness.in_turn(functions, TURNS)
+        row = about(contestant, causal, FAR, step, mode)
+        yield dict(row, times=found[FAR] / found[NEAR])
+
+
+def linear():
     for contestant in CONTESTANTS:
-        for causal in contestant.causal if contestant.linear else ():
-            module = make(contestant, causal)
-            for step in ("forward", "train"):
-                mode = harness.MODES[0]
-                function = harness.steps(module, mode)[step]
-                found = harness.in_turn(
-                    {
-                        length: functools.partial(function, inputs(contestant, length))
-                        for length in (NEAR, FAR)
-                    },
-                    TURNS,
-                )
-                row = about(contestant, causal, FAR, step, mode)
-                yield dict(row, row="growth", times=found[FAR] / found[NEAR])
+        if contestant.linear:
+            yield from itertools.product([contestant], contestant.causal, STEPS)
+
+
+def compiling():
+    """Seconds of the first call less those of the second, at several lengths."""
+    mode = harness.MODES[-1]
+    for contestant, length in itertools.product(CONTESTANTS, COMPILED):
+        if contestant.group in ("FLASH", "Flow") and contestant.products is not None:
+            harness.forget_programs()
+            function = function_of(contestant, True, length, "train", mode)
+            first, second = [harness.seconds(function) for _ in range(2)]
+            row = about(contestant, True, length, "train", mode)
+            yield dict(row, seconds=first - second)
 
 
 def memory():
-    """Rows of peak bytes, each from a process of its own."""
-    for number, contestant in enumerate(CONTESTANTS):
-        lengths = LENGTHS if contestant.group == "Model" else [COMPARED]
-        if contestant.linear:
-            lengths = sorted({*lengths, NEAR, FAR})
-        for causal, length, step in itertools.product(
-            contestant.causal, lengths, ("forward", "train")
-        ):
-            if contestant.linear or length <= contestant.longest:
-                arguments = [json.dumps([number, causal, length, step])]
-                row = about(contestant, causal, length, step, harness.MEMORY_MODE)
-                found = harness.in_a_process("--memory", *arguments)
-                yield dict(row, row="memory", bytes=found)
+    """Peak bytes, each from a process of its own."""
+    for name, group in GROUPS.items():
+        causal = group.causal[-1]
+        for length, step in itertools.product(group.memory, group.steps):
+            for contestant in members_of(name, causal, length):
+                yield memory_of(contestant, causal, length, step)
+    for contestant, causal, step in linear():
+        for length in (NEAR, FAR) if step == "train" else ():
+            yield memory_of(contestant, causal, length, step)
 
 
-def peak(number, causal, length, step):
+def memory_of(contestant, causal, length, step):
+    row = about(contestant, causal, length, step, harness.MEMORY_MODE)
+    arguments = [CONTESTANTS.index(contestant), causal, length, step]
+    found = harness.in_a_process("--memory", json.dumps(arguments))
+    return dict(row, bytes=found)
+
+
+def peak(number, *arguments):
     """Peak bytes of one call; runs in a process of its own."""
-    contestant = CONTESTANTS[number]
-    function = harness.steps(make(contestant, causal), harness.MEMORY_MODE)[step]
-    x = inputs(contestant, length)
-    return harness.peak_bytes(functools.partial(function, x))
+    mode = harness.MEMORY_MODE
+    return harness.peak_bytes(function_of(CONTESTANTS[number], *arguments, mode))
+
+
+def importing():
+    """Seconds that `import keras_flash` takes after `import keras`."""
+    yield dict(seconds=harness.import_seconds("keras", "keras_flash", TURNS))
+
+
+PARTS = {part.__name__: part for part in (times, growth, compiling, memory, importing)}
 
 
 def main():
-    global LENGTHS, COMPARED, NEAR, FAR, TURNS, SECONDS, PRODUCTS
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--part", choices=list(PARTS), help="one of them alone")
     parser.add_argument("--smoke", action="store_true", help="tiny, to see it run")
     parser.add_argument("--output", type=pathlib.Path, default=harness.RESULTS)
     parser.add_argument("--memory", type=json.loads, help=argparse.SUPPRESS)
@@ -268,12 +350,24 @@ def main():
     if arguments.memory:
         print(peak(*arguments.memory))
         return
-    rows = itertools.chain(times(), growth(), memory())
     if arguments.smoke:
-        LENGTHS, COMPARED, NEAR, FAR, PRODUCTS = [32], 32, 32, 64, [32]
-        TURNS, SECONDS, harness.MODES = 1, 0.0, harness.MODES[:1]
-        rows = itertools.chain(times(), growth(), itertools.islice(memory(), 1))
-    harness.write("layers", rows, arguments.output)
+        make_tiny()
+    for part in [arguments.part] if arguments.part else PARTS:
+        rows = itertools.islice(PARTS[part](), 1 if arguments.smoke else None)
+        if arguments.smoke and part == "times":
+            rows = PARTS[part]()
+        harness.write(part, rows, arguments.output)
+
+
+def make_tiny():
+    global FAR, NEAR, COMPILED, TURNS, SECONDS, PRODUCTS, REMAT_LAYERS
+    FAR, NEAR, COMPILED, PRODUCTS = 64, 32, [32], [32]
+    TURNS, SECONDS, REMAT_LAYERS = 1, 0.0, 1
+    harness.MODES = harness.MODES[:1]
+    for name, group in GROUPS.items():
+        GROUPS[name] = dataclasses.replace(
+            group, lengths=(32,) * bool(group.lengths), memory=(32,)
+        )
 
 
 if __name__ == "__main__":

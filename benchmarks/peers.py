@@ -1,5 +1,8 @@
 """What the layers are measured beside."""
 
+import functools
+from importlib.util import find_spec
+
 import keras
 from keras import ops
 
@@ -118,24 +121,64 @@ def torch_block(width, num_heads, feed_forward, causal):
     return Block()
 
 
-def published(width, key_dim, chunk_size):
-    """Group, name, function of `causal` and longest length of packages for torch."""
-    try:
+def of_torch(width, key_dim, chunk_size, num_heads, feed_forward):
+    """Group, name and function of `causal` of what is for torch alone.
+
+    The published layers hold a norm, left out here, and a residual.
+    """
+    yield (
+        "Model",
+        "Transformer++ of torch",
+        functools.partial(torch_block, width, num_heads, feed_forward),
+    )
+    if find_spec("flash_pytorch"):
         import flash_pytorch
-    except ImportError:
-        return
-    options = dict(dim=width, query_key_dim=key_dim)
-    yield (
-        "FLASH",
-        "flash-pytorch FLASH",
-        lambda causal: flash_pytorch.FLASH(
-            **options, group_size=chunk_size, causal=causal
-        ),
-        16384,
-    )
-    yield (
-        "GAU",
-        "flash-pytorch GAU",
-        lambda causal: flash_pytorch.GAU(**options, causal=causal),
-        8192,
-    )
+        import torch
+
+        options = dict(dim=width, query_key_dim=key_dim, norm_klass=torch.nn.Identity)
+        yield (
+            "FLASH",
+            "FLASH of flash-pytorch",
+            lambda causal: flash_pytorch.FLASH(
+                causal=causal, group_size=chunk_size, **options
+            ),
+        )
+        yield (
+            "GAU",
+            "GAU of flash-pytorch",
+            lambda causal: flash_pytorch.GAU(causal=causal, **options),
+        )
+    if find_spec("x_transformers"):
+        import x_transformers
+
+        yield (
+            "Model",
+            "Transformer++ of x-transformers",
+            lambda causal: x_transformers.Decoder(
+                dim=width,
+                depth=1,
+                heads=num_heads,
+                attn_dim_head=width // num_heads,
+                attn_flash=True,
+                rotary_pos_emb=True,
+                use_rmsnorm=True,
+                ff_glu=True,
+                ff_swish=True,
+                ff_no_bias=True,
+                ff_mult=feed_forward / width,
+            ),
+        )
+
+
+def linear_of_torch(width, num_heads, head_dim):
+    """The same of linear attention."""
+    if find_spec("performer_pytorch"):
+        import performer_pytorch
+
+        yield (
+            "Flow",
+            "SelfAttention of performer-pytorch",
+            lambda causal: performer_pytorch.SelfAttention(
+                width, causal=causal, heads=num_heads, dim_head=head_dim
+            ),
+        )

@@ -1,121 +1,160 @@
-"""Tables and plots of what `layers.py` measured, for README.md.
+"""Tables and a plot of what `layers.py` measured, for README.md.
 
-python benchmarks/report.py            # prints the tables, draws the plots
+python benchmarks/report.py            # prints the tables, draws the plot
 python benchmarks/report.py --publish  # writes them into README.md
 """
 
 import argparse
+import functools
+import math
 import pathlib
 
 import harness
 import matplotlib
-from layers import COMPARED
-from layers import FAR
-from layers import NEAR
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-OURS = "two FLASH layers"
+FLASH = "two FLASH layers"
+PLOT = "crossover.png"
 
 
-def table(rows):
-    """At COMPARED tokens: shares, and times and memory of each peer over ours."""
-    time, memory = {}, {}
-    for row in rows:
-        key = row["backend"], row["mode"], row["group"], row["causal"], row["step"]
-        if row["length"] == COMPARED and row["row"] == "time":
-            time.setdefault(key, []).append(row)
-        if row["length"] == COMPARED and row["row"] == "memory":
-            memory[key[0], row["name"], key[3], key[4]] = row["bytes"]
-    lines = [
-        f"Batch 1, {COMPARED:,} tokens, float32, {rows[0]['machine']}.",
-        "",
-        "| backend | mode | layer | step | ms | share of the matrix product "
-        "| the peer's time and memory over ours |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for (backend, mode, _, causal, step), (ours, *others) in time.items():
+def key_of(row, *names):
+    return tuple(row[name] for name in names)
+
+
+def place_of(row):
+    return key_of(row, "backend", "name", "causal", "step")
+
+
+def label_of(row):
+    return f"{row['name']}{', causal' if row['causal'] else ''}"
+
+
+def table_of(columns, rows):
+    """Lines of a Markdown table."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def speed(times, memory):
+    """Each layer: share of the matrix product; its peers' time and memory over it."""
+    sizes = {(place_of(row), row["length"]): row["bytes"] for row in memory}
+    sets = {}
+    for row in times:
+        if row["group"] in ("FLASH", "GAU", "Flow"):
+            place = key_of(row, "backend", "group", "causal", "step", "mode")
+            sets.setdefault(place, []).append(row)
+    lines = []
+    for ours, *others in sets.values():
+        own = sizes.get((place_of(ours), ours["length"]))
         compared = []
         for row in others:
             text = f"{row['name']} {row['seconds'] / ours['seconds']:.2f}"
-            sizes = [
-                memory.get((backend, x["name"], causal, step)) for x in (row, ours)
-            ]
-            if None not in sizes:
-                text += f", {sizes[0] / sizes[1]:.2f}"
+            theirs = sizes.get((place_of(row), row["length"]))
+            if own and theirs:
+                text += f" (memory {theirs / own:.1f})"
             compared.append(text)
-        share = f"{ours['share']:.2f}" if "share" in ours else ""
-        name = f"{ours['name']}{', causal' if causal else ''}"
-        cells = [backend, mode, name, step, f"{1e3 * ours['seconds']:.0f}", share]
-        lines.append("| " + " | ".join([*cells, "; ".join(compared)]) + " |")
-    return "\n".join(lines)
+        cells = [ours["backend"], ours["mode"], label_of(ours), f"{ours['length']:,}"]
+        cells += [ours["step"], f"{1e3 * ours['seconds']:.0f}", f"{ours['share']:.2f}"]
+        lines.append([*cells, "; ".join(compared)])
+    columns = ["backend", "mode", "layer", "tokens", "step", "ms", "share"]
+    return table_of([*columns, "times as long takes"], lines)
 
 
-def growth_table(rows):
+def growth(rows, memory):
     """Of the linear layers: time and memory at FAR over those at NEAR."""
-    sizes = {
-        tuple(row[key] for key in ("backend", "name", "causal", "step", "length")): row
-        for row in rows
-        if row["row"] == "memory"
-    }
-    lines = [
-        f"At {FAR:,} tokens over {NEAR:,}, eight times as many:",
-        "",
-        "| backend | layer | step | time | memory |",
-        "|---|---|---|---|---|",
-    ]
-    for row in rows:
-        if row["row"] != "growth":
-            continue
-        key = tuple(row[name] for name in ("backend", "name", "causal", "step"))
-        far, near = (sizes[*key, length]["bytes"] for length in (FAR, NEAR))
-        name = f"{row['name']}{', causal' if row['causal'] else ''}"
-        cells = [row["backend"], name, row["step"], f"{row['times']:.2f}"]
-        lines.append("| " + " | ".join([*cells, f"{far / near:.2f}"]) + " |")
-    return "\n".join(lines)
-
-
-def crossover(rows):
-    """Two FLASH layers beside the Transformer++ block: ratios by length."""
-    found = {
-        (row["backend"], row["name"], row["length"], row["row"]): row
-        for row in rows
-        if row["group"] == "Model" and row["step"] == "train"
-    }
+    sizes = {(place_of(row), row["length"]): row["bytes"] for row in memory}
     lines = []
-    for backend, name, length, kind in found:
-        ours = found.get((backend, OURS, length, kind))
-        if kind != "time" or name == OURS or ours is None:
-            continue
-        times = found[backend, name, length, kind]["seconds"] / ours["seconds"]
-        sizes = [
-            found.get((backend, n, length, "memory"), {}).get("bytes")
-            for n in (name, OURS)
-        ]
-        memory = sizes[0] / sizes[1] if None not in sizes else None
-        lines.append(
-            dict(backend=backend, name=name, length=length, times=times, memory=memory)
-        )
-    return lines
+    for row in rows:
+        lengths = row["length"], row["length"] // 8
+        far, near = [sizes.get((place_of(row), length)) for length in lengths]
+        ratio = f"{far / near:.2f}" if far and near else ""
+        cells = [row["backend"], label_of(row), row["step"], f"{row['times']:.2f}"]
+        lines.append([*cells, ratio])
+    return table_of(["backend", "layer", "step", "time", "memory"], lines)
 
 
-def draw(rows, path):
+def compiling(rows):
+    """Seconds of the first call by length."""
+    found, lengths = {}, sorted({row["length"] for row in rows})
+    for row in rows:
+        found.setdefault((row["backend"], label_of(row)), {})[row["length"]] = row
+    lines = [
+        [*key, *(f"{by_length[length]['seconds']:.1f}" for length in lengths)]
+        for key, by_length in found.items()
+    ]
+    return table_of(["backend", "layer", *(f"{n:,}" for n in lengths)], lines)
+
+
+def remat(times, memory):
+    """Time and memory of a model that keeps less."""
+    lines = {}
+    for row in times:
+        if row["group"] == "Remat":
+            cells = [row["backend"], row["mode"], row["name"]]
+            lines[cells[0], cells[2]] = [*cells, f"{row['seconds']:.2f}", ""]
+    for row in memory:
+        key = row["backend"], row["name"]
+        if row["group"] == "Remat" and key in lines:
+            lines[key][-1] = f"{row['bytes'] / 2**20:,.0f}"
+    return table_of(["backend", "mode", "model", "seconds", "MB"], lines.values())
+
+
+def ratios(times, memory):
+    """`{(backend, peer): {"times": {length: ratio}, "memory": {length: ratio}}}`."""
+    found = {}
+    for kind, rows, value in (("times", times, "seconds"), ("memory", memory, "bytes")):
+        rows = [row for row in rows if row["group"] == "Model"]
+        ours = {
+            key_of(row, "backend", "length"): row[value]
+            for row in rows
+            if row["name"] == FLASH
+        }
+        for row in rows:
+            mine = ours.get(key_of(row, "backend", "length"))
+            if row["name"] != FLASH and mine:
+                by_kind = found.setdefault(key_of(row, "backend", "name"), {})
+                by_kind.setdefault(kind, {})[row["length"]] = row[value] / mine
+    return found
+
+
+def crossover(by_length):
+    """The length at which the ratio becomes 1, between those measured."""
+    points = sorted(by_length.items())
+    if points[0][1] >= 1:
+        return f"below {points[0][0]:,}"
+    for (low, a), (high, b) in zip(points, points[1:]):
+        if b >= 1:
+            part = math.log(1 / a) / math.log(b / a)
+            return f"{low * (high / low) ** part:,.0f}"
+    return f"above {points[-1][0]:,}"
+
+
+def crossovers(found):
+    lines = []
+    for (backend, peer), by_kind in found.items():
+        by_length = by_kind["times"]
+        cells = [", ".join(f"{n:,}: {x:.2f}" for n, x in sorted(by_length.items()))]
+        lines.append([backend, peer, crossover(by_length), *cells])
+    columns = ["backend", "Transformer++", "crossover", "its time over FLASH's"]
+    return table_of(columns, lines)
+
+
+def draw(found, path):
     """How many times the time and memory of two FLASH layers a Transformer++ takes."""
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    points = crossover(rows)
-    for backend, name in dict.fromkeys((p["backend"], p["name"]) for p in points):
-        mine = [p for p in points if (p["backend"], p["name"]) == (backend, name)]
-        lengths = [p["length"] for p in mine]
-        label = f"{name}, {backend}"
-        axes[0].plot(lengths, [p["times"] for p in mine], marker="o", label=label)
-        axes[1].plot(lengths, [p["memory"] for p in mine], marker="o", label=label)
-    for axis, title in zip(axes, ("time of a training step", "memory of it")):
+    for axis, kind in zip(axes, ("times", "memory")):
+        for (backend, peer), by_kind in found.items():
+            points = sorted(by_kind.get(kind, {}).items())
+            if points:
+                axis.plot(*zip(*points), marker="o", label=f"{peer}, {backend}")
         axis.axhline(1, color="black", linewidth=0.8)
-        axis.set(xscale="log", yscale="log", xlabel="tokens", title=title)
-        axis.set_ylabel("Transformer++ over FLASH")
+        axis.set(xscale="log", yscale="log", xlabel="tokens")
+        axis.set_title(kind.removesuffix("s"))
+    axes[0].set_ylabel("Transformer++ over FLASH, a step of training")
     axes[0].legend(frameon=False)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=100)
     plt.close(figure)
 
 
@@ -124,9 +163,17 @@ def main():
     parser.add_argument("--input", type=pathlib.Path, default=harness.RESULTS)
     parser.add_argument("--publish", action="store_true", help="renew README.md")
     arguments = parser.parse_args()
-    rows = harness.read("layers", arguments.input)
-    tables = {"layers table": table(rows), "growth table": growth_table(rows)}
-    draw(rows, arguments.input / "crossover.png")
+    read = functools.partial(harness.read, folder=arguments.input)
+    times, memory = read("times"), read("memory")
+    found = ratios(times, memory)
+    draw(found, arguments.input / PLOT)
+    tables = {
+        "speed table": speed(times, memory),
+        "growth table": growth(read("growth"), memory),
+        "crossover table": crossovers(found),
+        "remat table": remat(times, memory),
+        "compiling table": compiling(read("compiling")),
+    }
     for part, text in tables.items():
         print(text, "\n")
         if arguments.publish:

@@ -9,14 +9,16 @@ import sys
 import artefacts
 import keras
 import language_model
+import layers as benchmark
 import masked_lm
 import numpy as np
+import peers
 import pytest
 import read_a_book
 import train_flash_lm
-from peers import PlainCausalFlow
 
 from keras_flash import FlowAttention
+from keras_flash import MixedChunkAttention
 from tests.helpers import BACKEND
 from tests.helpers import error
 from tests.helpers import normal
@@ -141,19 +143,37 @@ def test_baseline_is_causal():
 
 def test_layers_benchmark(tmp_path):
     run("benchmarks/layers.py", "--smoke", "--output", str(tmp_path))
-    (lines,) = tmp_path.glob("*.jsonl")
-    rows = [json.loads(line) for line in lines.read_text().splitlines()]
-    times = [row for row in rows if row["row"] == "time"]
-    assert {row["group"] for row in times} == {"FLASH", "GAU", "Flow", "Model"}
+    rows = {
+        path.stem.split("-")[0]: list(map(json.loads, path.read_text().splitlines()))
+        for path in tmp_path.glob("*.jsonl")
+    }
+    times = rows["times"]
+    groups = {"FLASH", "GAU", "Flow", "Model", "Remat"}
+    assert {row["group"] for row in times} == groups
     assert all(row["seconds"] > 0 for row in times)
     assert all(row["share"] > 0 for row in times if row["name"] == "FlowAttention")
-    assert all(row["times"] > 0 for row in rows if row["row"] == "growth")
-    assert [row["bytes"] >= 0 for row in rows if row["row"] == "memory"] == [True]
+    assert rows["growth"][0]["times"] > 0
+    assert rows["compiling"][0]["seconds"] > 0
+    assert rows["memory"][0]["bytes"] >= 0
+    assert rows["importing"][0]["seconds"] > 0
+    printed = run("benchmarks/report.py", "--input", str(tmp_path))
+    assert printed.count("MixedChunkAttention") >= 6  # 4 times, growth, compiling
+    assert printed.count("FLASHBackbone, remat=True") == 1
+    assert (tmp_path / "crossover.png").stat().st_size > 10_000
+
+
+def test_models_that_are_compared_are_of_one_size():
+    pair = [MixedChunkAttention(benchmark.KEY_DIM) for _ in range(2)]
+    ours = peers.residual(pair, benchmark.WIDTH)
+    block = peers.transformer_block(
+        benchmark.WIDTH, benchmark.HEADS, benchmark.FEED_FORWARD, True
+    )
+    assert abs(block.count_params() / ours.count_params() - 1) < 0.005
 
 
 def test_plain_flow_attention_is_ours():
     """Only what is right is a peer."""
-    plain, ours = PlainCausalFlow(2, 4), FlowAttention(2, 4, causal=True)
+    plain, ours = peers.PlainCausalFlow(2, 4), FlowAttention(2, 4, causal=True)
     x = normal(2, 37, 8)
     plain(x)
     wanted = ours(x, x)
