@@ -5,7 +5,7 @@ machine is the same for both; what counts are ratios.
 """
 
 import gc
-import importlib.metadata
+import importlib
 import json
 import os
 import pathlib
@@ -24,13 +24,13 @@ import numpy as np
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks/results"
 BACKEND = keras.backend.backend()
-# The first is measured at every length, all of them at one.
+# The first is measured at every length, and the memory; all of them at one. The time to
+# compile is that of the one that is called by its name.
 MODES = {
     "tensorflow": ("jit", "graph"),
     "jax": ("jit",),
     "torch": ("eager", "compile"),
 }[BACKEND]
-MEMORY_MODE = {"tensorflow": "graph", "jax": "jit", "torch": "eager"}[BACKEND]
 
 
 def steps(module, mode):
@@ -126,7 +126,7 @@ def wait(tensors):
     if BACKEND == "jax":
         leaf.block_until_ready()
     elif BACKEND == "tensorflow":
-        leaf.numpy()
+        keras.ops.ravel(leaf)[0].numpy()
     elif leaf.is_cuda:
         import torch
 
@@ -159,11 +159,17 @@ def seconds(function):
 
 
 def forget_programs():
-    """So that the next call compiles, whatever was compiled before."""
+    """So that the next call compiles, whatever was compiled before, or fails.
+
+    All layers of Keras are one function to torch.compile, which makes a few programs
+    of a function and then, by default, none any more.
+    """
     if BACKEND == "torch":
         import torch
 
         torch.compiler.reset()
+        torch._dynamo.config.fail_on_recompile_limit_hit = True
+        torch._inductor.config.force_disable_caches = True
 
 
 def products(sizes):
@@ -217,14 +223,14 @@ def import_seconds(first, second, turns):
     """Median seconds of an import after another one, each in a process of its own."""
     lines = f"import time, {first}; t = time.perf_counter(); import {second}"
     command = [sys.executable, "-c", f"{lines}; print(time.perf_counter() - t)"]
-    done = [subprocess.run(command, stdout=subprocess.PIPE) for _ in range(turns)]
-    return statistics.median(float(each.stdout.split()[-1]) for each in done)
+    printed = [subprocess.check_output(command) for _ in range(turns)]
+    return statistics.median(float(text.split()[-1]) for text in printed)
 
 
 def about():
     """The machine, the versions and the commit of a row."""
-    backend = {"tensorflow": "tensorflow-cpu"}.get(BACKEND, BACKEND)
-    versions = {name: importlib.metadata.version(name) for name in ("keras", backend)}
+    names = "keras", BACKEND
+    versions = {name: importlib.import_module(name).__version__ for name in names}
     command = ["git", "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     return dict(

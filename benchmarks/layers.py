@@ -37,7 +37,7 @@ TURNS, SECONDS = 5, 2.0  # the least of turns and of their time
 PRODUCTS = [1024, 2048, 4096]  # sizes of the products that a rate is a share of
 # Of the gated layers and their peers; EXPANDED is the width inside.
 WIDTH, EXPANDED, KEY_DIM, CHUNK = 512, 1024, 128, 256
-HEADS, FEED_FORWARD = 8, 1455  # of a transformer block as large as two FLASH layers
+HEADS, FEED_FORWARD = 8, 1455  # of a Transformer block as large as two FLASH layers
 FLOW_WIDTH, FLOW_HEAD = 256, 32
 REMAT_LAYERS, VOCABULARY_SIZE = 6, 256
 
@@ -47,21 +47,23 @@ class Group:
     """What is measured side by side.
 
     Attributes:
-        lengths: of the times; with one length, in each mode.
+        lengths: of the times.
         memory: lengths of the memory.
         causal: of the times; memory is measured with the last of them.
+        shares: whether there are shares, and times in each mode.
     """
 
     lengths: tuple = ()
     memory: tuple = ()
     causal: tuple = (False, True)
     steps: tuple = STEPS
+    shares: bool = False
 
 
 GROUPS = {
-    "FLASH": Group(lengths=(4096,), memory=(4096,)),
-    "GAU": Group(lengths=(4096,), memory=(4096,)),
-    "Flow": Group(lengths=(2048,), memory=(2048,)),
+    "FLASH": Group(lengths=(4096,), memory=(4096,), shares=True),
+    "GAU": Group(lengths=(4096,), memory=(4096,), shares=True),
+    "Flow": Group(lengths=(2048,), memory=(2048,), shares=True),
     "Packed": Group(),
     "Model": Group(
         lengths=(512, 1024, 2048, 4096, 8192, 16384),
@@ -200,7 +202,7 @@ else:
     CONTESTANTS.append(
         Contestant(
             "Model",
-            "Transformer++ of Keras",
+            "Transformer block of Keras",
             lambda causal: peers.transformer_block(WIDTH, HEADS, FEED_FORWARD, causal),
             longest=8192,
         )
@@ -249,7 +251,7 @@ def members_of(name, causal, length=0):
 
 
 def times():
-    """Seconds, in every mode and with shares where a group has one length."""
+    """Seconds, in every mode and with shares in the groups with `shares`."""
     for name, group in GROUPS.items():
         for causal, length, step in itertools.product(
             group.causal, group.lengths, group.steps
@@ -258,9 +260,10 @@ def times():
 
 
 def times_of(members, causal, length, step):
-    alone = len(GROUPS[members[0].group].lengths) == 1
-    modes = harness.MODES if alone else harness.MODES[:1]
-    functions = harness.products(PRODUCTS) if alone else {}
+    harness.forget_programs()
+    shares = GROUPS[members[0].group].shares
+    modes = harness.MODES if shares else harness.MODES[:1]
+    functions = harness.products(PRODUCTS) if shares else {}
     for contestant, mode in itertools.product(members, modes):
         function = function_of(contestant, causal, length, step, mode)
         functions[contestant.name, mode] = function
@@ -269,7 +272,7 @@ def times_of(members, causal, length, step):
         seconds = found[contestant.name, mode]
         row = about(contestant, causal, length, step, mode)
         row["seconds"] = seconds
-        if alone and contestant.products is not None:
+        if shares and contestant.products is not None:
             passes = 3 if step == "train" else 1
             rate = passes * contestant.products(length, causal) / seconds
             row["share"] = rate / harness.best_rate(found, PRODUCTS)
@@ -286,7 +289,7 @@ def growth():
         }
         found = harness.in_turn(functions, TURNS)
         row = about(contestant, causal, FAR, step, mode)
-        yield dict(row, times=found[FAR] / found[NEAR])
+        yield dict(row, near=NEAR, times=found[FAR] / found[NEAR])
 
 
 def linear():
@@ -297,7 +300,7 @@ def linear():
 
 def compiling():
     """Seconds of the first call less those of the second, at several lengths."""
-    mode = harness.MODES[-1]
+    mode = "compile" if BACKEND == "torch" else "jit"
     for contestant, length in itertools.product(CONTESTANTS, COMPILED):
         if contestant.group in ("FLASH", "Flow") and contestant.products is not None:
             harness.forget_programs()
@@ -320,7 +323,7 @@ def memory():
 
 
 def memory_of(contestant, causal, length, step):
-    row = about(contestant, causal, length, step, harness.MEMORY_MODE)
+    row = about(contestant, causal, length, step, harness.MODES[0])
     arguments = [CONTESTANTS.index(contestant), causal, length, step]
     found = harness.in_a_process("--memory", json.dumps(arguments))
     return dict(row, bytes=found)
@@ -328,8 +331,8 @@ def memory_of(contestant, causal, length, step):
 
 def peak(number, *arguments):
     """Peak bytes of one call; runs in a process of its own."""
-    mode = harness.MEMORY_MODE
-    return harness.peak_bytes(function_of(CONTESTANTS[number], *arguments, mode))
+    function = function_of(CONTESTANTS[number], *arguments, harness.MODES[0])
+    return harness.peak_bytes(function)
 
 
 def importing():

@@ -40,7 +40,7 @@ def transformer_block(width, num_heads, feed_forward, causal):
 class PlainCausalFlow(keras.layers.Layer):
     """Causal Flow-Attention as the equation stands, with a sum for every position.
 
-    Wu et al., 2022, section 3.3: every sum over earlier positions is a running sum,
+    Wu et al., 2022, section 3.2: every sum over earlier positions is a running sum,
     and that of `k v^T` a tensor `(b, h, t, d, e)`.
     """
 
@@ -128,11 +128,12 @@ def of_torch(width, key_dim, chunk_size, num_heads, feed_forward):
     """
     yield (
         "Model",
-        "Transformer++ of torch",
+        "Transformer block of torch",
         functools.partial(torch_block, width, num_heads, feed_forward),
     )
     if find_spec("flash_pytorch"):
         import flash_pytorch
+        import rotary_embedding_torch  # comes with it
         import torch
 
         options = dict(dim=width, query_key_dim=key_dim, norm_klass=torch.nn.Identity)
@@ -140,7 +141,10 @@ def of_torch(width, key_dim, chunk_size, num_heads, feed_forward):
             "FLASH",
             "FLASH of flash-pytorch",
             lambda causal: flash_pytorch.FLASH(
-                causal=causal, group_size=chunk_size, **options
+                causal=causal,
+                group_size=chunk_size,
+                rotary_pos_emb=rotary_embedding_torch.RotaryEmbedding(32),
+                **options,
             ),
         )
         yield (

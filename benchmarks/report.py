@@ -39,7 +39,9 @@ def table_of(columns, rows):
 
 def speed(times, memory):
     """Each layer: share of the matrix product; its peers' time and memory over it."""
-    sizes = {(place_of(row), row["length"]): row["bytes"] for row in memory}
+    sizes = {
+        (place_of(row), row["length"], row["mode"]): row["bytes"] for row in memory
+    }
     sets = {}
     for row in times:
         if row["group"] in ("FLASH", "GAU", "Flow"):
@@ -47,11 +49,11 @@ def speed(times, memory):
             sets.setdefault(place, []).append(row)
     lines = []
     for ours, *others in sets.values():
-        own = sizes.get((place_of(ours), ours["length"]))
+        own = sizes.get((place_of(ours), ours["length"], ours["mode"]))
         compared = []
         for row in others:
             text = f"{row['name']} {row['seconds'] / ours['seconds']:.2f}"
-            theirs = sizes.get((place_of(row), row["length"]))
+            theirs = sizes.get((place_of(row), row["length"], row["mode"]))
             if own and theirs:
                 text += f" (memory {theirs / own:.1f})"
             compared.append(text)
@@ -67,7 +69,7 @@ def growth(rows, memory):
     sizes = {(place_of(row), row["length"]): row["bytes"] for row in memory}
     lines = []
     for row in rows:
-        lengths = row["length"], row["length"] // 8
+        lengths = row["length"], row["near"]
         far, near = [sizes.get((place_of(row), length)) for length in lengths]
         ratio = f"{far / near:.2f}" if far and near else ""
         cells = [row["backend"], label_of(row), row["step"], f"{row['times']:.2f}"]
@@ -79,12 +81,13 @@ def compiling(rows):
     """Seconds of the first call by length."""
     found, lengths = {}, sorted({row["length"] for row in rows})
     for row in rows:
-        found.setdefault((row["backend"], label_of(row)), {})[row["length"]] = row
+        key = row["backend"], row["mode"], label_of(row)
+        found.setdefault(key, {})[row["length"]] = row
     lines = [
         [*key, *(f"{by_length[length]['seconds']:.1f}" for length in lengths)]
         for key, by_length in found.items()
     ]
-    return table_of(["backend", "layer", *(f"{n:,}" for n in lengths)], lines)
+    return table_of(["backend", "mode", "layer", *map("{:,}".format, lengths)], lines)
 
 
 def remat(times, memory):
@@ -102,7 +105,7 @@ def remat(times, memory):
 
 
 def ratios(times, memory):
-    """`{(backend, peer): {"times": {length: ratio}, "memory": {length: ratio}}}`."""
+    """Peers over ours, `{(backend, mode, peer): {"times": {length: x}, ...}}`."""
     found = {}
     for kind, rows, value in (("times", times, "seconds"), ("memory", memory, "bytes")):
         rows = [row for row in rows if row["group"] == "Model"]
@@ -114,48 +117,56 @@ def ratios(times, memory):
         for row in rows:
             mine = ours.get(key_of(row, "backend", "length"))
             if row["name"] != FLASH and mine:
-                by_kind = found.setdefault(key_of(row, "backend", "name"), {})
+                by_kind = found.setdefault(key_of(row, "backend", "mode", "name"), {})
                 by_kind.setdefault(kind, {})[row["length"]] = row[value] / mine
     return found
 
 
 def crossover(by_length):
-    """The length at which the ratio becomes 1, between those measured."""
+    """The length from which on the ratio is over 1, between those measured."""
     points = sorted(by_length.items())
-    if points[0][1] >= 1:
-        return f"below {points[0][0]:,}"
-    for (low, a), (high, b) in zip(points, points[1:]):
-        if b >= 1:
+    if points[-1][1] < 1:
+        return f"above {points[-1][0]:,}"
+    for (low, a), (high, b) in reversed([*zip(points, points[1:])]):
+        if a < 1:
             part = math.log(1 / a) / math.log(b / a)
             return f"{low * (high / low) ** part:,.0f}"
-    return f"above {points[-1][0]:,}"
+    return f"below {points[0][0]:,}"
 
 
 def crossovers(found):
     lines = []
-    for (backend, peer), by_kind in found.items():
-        by_length = by_kind["times"]
+    for key, by_kind in found.items():
+        by_length = by_kind.get("times", {})
+        if not by_length:
+            continue
         cells = [", ".join(f"{n:,}: {x:.2f}" for n, x in sorted(by_length.items()))]
-        lines.append([backend, peer, crossover(by_length), *cells])
-    columns = ["backend", "Transformer++", "crossover", "its time over FLASH's"]
+        lines.append([*key, crossover(by_length), *cells])
+    columns = ["backend", "mode", "Transformer", "crossover", "its time over FLASH's"]
     return table_of(columns, lines)
 
 
 def draw(found, path):
-    """How many times the time and memory of two FLASH layers a Transformer++ takes."""
+    """How many times the time and memory of two FLASH layers a Transformer takes."""
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     for axis, kind in zip(axes, ("times", "memory")):
-        for (backend, peer), by_kind in found.items():
+        for (backend, mode, peer), by_kind in found.items():
             points = sorted(by_kind.get(kind, {}).items())
             if points:
-                axis.plot(*zip(*points), marker="o", label=f"{peer}, {backend}")
+                axis.plot(*zip(*points), marker="o", label=f"{peer}, {backend} {mode}")
         axis.axhline(1, color="black", linewidth=0.8)
         axis.set(xscale="log", yscale="log", xlabel="tokens")
         axis.set_title(kind.removesuffix("s"))
-    axes[0].set_ylabel("Transformer++ over FLASH, a step of training")
+    axes[0].set_ylabel("Transformer over FLASH, a step of training")
     axes[0].legend(frameon=False)
     figure.savefig(path, dpi=100)
     plt.close(figure)
+
+
+def importing(rows):
+    """Seconds that the package adds to an import of Keras."""
+    found = ", ".join(f"{row['seconds']:.2f} ({row['backend']})" for row in rows)
+    return f"`import keras_flash` after `import keras` takes, in seconds: {found}."
 
 
 def main():
@@ -173,6 +184,7 @@ def main():
         "crossover table": crossovers(found),
         "remat table": remat(times, memory),
         "compiling table": compiling(read("compiling")),
+        "importing": importing(read("importing")),
     }
     for part, text in tables.items():
         print(text, "\n")

@@ -114,7 +114,7 @@ class RotaryAttention(keras.layers.MultiHeadAttention):
         positions = keras.ops.arange(0, keras.ops.shape(query)[1], dtype="int32")
         cos, sin = [
             keras.ops.expand_dims(x, 1) for x in rotation(positions, self.key_dim)
-        ]  # (t, 1, d / 2) beside (b, t, h, d)
+        ]  # (t, 1, d) beside (b, t, h, d)
         query = keras.ops.cast(rotate(query, cos, sin), query.dtype)
         key = keras.ops.cast(rotate(key, cos, sin), key.dtype)
         return super()._compute_attention(query, key, value, *args, **kwargs)

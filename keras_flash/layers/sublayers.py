@@ -71,7 +71,8 @@ def project(dense, inputs):
     axes in an order that XLA copies and multiplies at half the speed on CPU.
     """
     outputs = dense(keras.ops.reshape(inputs, (-1, inputs.shape[-1])))
-    shape = (-1, keras.ops.shape(inputs)[1], outputs.shape[-1])
+    batch_size = -1 if inputs.shape[0] is None else inputs.shape[0]
+    shape = (batch_size, keras.ops.shape(inputs)[1], outputs.shape[-1])
     return keras.ops.reshape(outputs, shape)
 
 

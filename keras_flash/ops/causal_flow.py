@@ -22,6 +22,7 @@ from keras_flash.ops.scan import inclusive_scan
 from keras_flash.ops.scan import merge_axis
 from keras_flash.ops.scan import pad_axis
 from keras_flash.ops.scan import split_axis
+from keras_flash.ops.segments import keep_where
 from keras_flash.ops.segments import real_tokens
 
 CHUNK = 64  # tokens in a tile; no result depends on it
@@ -72,23 +73,19 @@ def causal_flow(
     position = ops.expand_dims(state["position"], 1) + ops.cumsum(number, axis=1)
     count = ops.cast(ops.maximum(position, 1), q.dtype)  # (n, t)
     after = {"position": state["position"] + ops.sum(number, axis=1)}
-    length = ops.shape(q)[1]
-    q, q_sum, k, v = _chunks(q), _chunks(q_sum), _chunks(k), _chunks(v)
-    some_q, some_k = q + epsilon, k + epsilon  # (n, g, c, d)
-    of_q, of_k = _past(some_q, k), _past(some_k, q_sum)  # (n, g, c, c)
+    q_eps, k_eps = q + epsilon, k + epsilon
 
-    def total(scores, some, x, name, weights=None):
-        """`some_t . (sum_(s <= t) weights_s x_s + epsilon)`, `(n, t)`."""
-        weights = None if weights is None else _chunks(weights)
-        inside, ahead, after[name] = _running_sum(scores, x, state[name], weights)
-        before = dot(some, ops.expand_dims(ahead + epsilon, 2))
-        return merge_axis(inside + before)[:, :length]
+    def flow_of(first, x, name):
+        """`first_t . (sum_(s <= t) x_s + epsilon)`."""
+        product, after[name] = _dot_running_sum(first, x, state[name], epsilon)
+        return product
 
-    incoming = total(of_q, some_q, k, "keys")
-    outgoing = total(of_k, some_k, q_sum, "queries")
-    sink = total(of_q, some_q, k, "keys_over", count / outgoing) / count
-    over = ops.where(is_real, count / incoming, 0.0)  # a masked query may be NaN
-    source = total(of_k, some_k, q_sum, "queries_over", over) / count
+    incoming = flow_of(q_eps, k, "keys")
+    outgoing = flow_of(k_eps, q_sum, "queries")
+    k_over = k * ops.expand_dims(count / outgoing, -1)
+    q_over = keep_where(mask, q * ops.expand_dims(count / incoming, -1))
+    sink = flow_of(q_eps, k_over, "keys_over") / count
+    source = flow_of(k_eps, q_over, "queries_over") / count
     if competition_clip is not None:
         source = ops.clip(source, -competition_clip, competition_clip)
 
@@ -106,9 +103,9 @@ def causal_flow(
     allocated = ops.sigmoid(sink) if allocation else ops.ones_like(sink)
 
     after["maximum"], after["total"] = pair
-    v = v * ops.expand_dims(_chunks(competing), -1)
-    outputs, after["summary"] = _running_attention(q, k, v, state["summary"])
-    outputs = merge_axis(outputs)[:, :length]
+    outputs, after["summary"] = _running_attention(
+        q, k, v * ops.expand_dims(competing, -1), state["summary"]
+    )
     outputs = outputs * ops.expand_dims(allocated / incoming, -1)
     flow = {
         "incoming": incoming,
@@ -131,43 +128,24 @@ def _chunks(x):
     return split_axis(pad_axis(x, num_chunks * size - length), num_chunks, size)
 
 
-def _past(first, second):
-    """`first_t . second_s` where s <= t, else 0, inside each chunk."""
-    positions = ops.arange(0, first.shape[2], dtype="int32")
-    past = ops.expand_dims(positions, 1) >= ops.expand_dims(positions, 0)
-    scores = ops.matmul(first, ops.swapaxes(second, 2, 3))
-    return scores * ops.cast(past, scores.dtype)
-
-
 # The last total is made apart from the running ones, and not cut out of them: on torch
 # a cut keeps all of its tensor in memory, and its strides tell a compiled step of the
 # length of the piece.
 
 
-def _running_sum(scores, x, before, weights):
-    """The running sum of `weights_s x_s`, as far as it is needed.
+def _dot_running_sum(first, x, before, epsilon):
+    """`first_t . (before + sum_(s <= t) x_s + epsilon)`, and the last sum.
 
-    Inside a chunk only its product with a row is, of which `scores` has the parts.
-
-    Args:
-        scores: `(n, g, c, c)`.
-        x: `(n, g, c, d)`.
-        before: `(n, d)`, the sum before the piece.
-        weights: `(n, g, c)`, or `None` for ones.
-
-    Returns:
-        The products `(n, g, c)`, the sums before each chunk `(n, g, d)`, and the
-        last sum `(n, d)`.
+    In two levels, inside a chunk and before it: two short sums round less than one
+    long sum, whose error grows with t. Not by a product of matrices, whose inputs some
+    devices round.
     """
-    if weights is None:
-        inside, totals = ops.sum(scores, axis=-1), ops.sum(x, axis=2)
-    else:
-        inside = ops.squeeze(ops.matmul(scores, ops.expand_dims(weights, -1)), -1)
-        weights = ops.expand_dims(weights, 2)  # (n, g, 1, c)
-        totals = ops.squeeze(ops.matmul(weights, x), 2)
-    sums = ops.cumsum(totals, axis=1)
-    (ahead,) = exclusive((sums,), (0.0,))
-    return inside, ahead + ops.expand_dims(before, 1), sums[:, -1] + before
+    length, first = ops.shape(x)[1], _chunks(first)
+    inside = ops.cumsum(_chunks(x), axis=2)  # (n, g, c, d)
+    (ahead,) = exclusive((ops.cumsum(inside[:, :, -1], axis=1),), (0.0,))
+    ahead = ahead + ops.expand_dims(before, 1)  # (n, g, d)
+    products = dot(first, inside + ops.expand_dims(ahead + epsilon, 2))
+    return merge_axis(products)[:, :length], inside[:, -1, -1] + ahead[:, -1]
 
 
 def _running_softmax(x, mask, before):
@@ -191,12 +169,18 @@ def _running_softmax(x, mask, before):
 
 
 def _running_attention(q, k, v, summary):
-    """`sum_(s <= t) (q_t . k_s) v_s` of chunks, and the last `sum_s k_s v_s^T`.
+    """`sum_(s <= t) (q_t . k_s) v_s`, and the last `sum_s k_s v_s^T`.
 
     Exact inside a chunk, a state before it.
     """
-    states = ops.cumsum(ops.matmul(ops.swapaxes(k, 2, 3), v), axis=1)
+    q, k, chunk_v = _chunks(q), _chunks(k), _chunks(v)
+    positions = ops.arange(0, q.shape[2], dtype="int32")
+    past = ops.expand_dims(positions, 1) >= ops.expand_dims(positions, 0)
+    keys = ops.swapaxes(k, 2, 3)
+    inside = ops.where(past, ops.matmul(q, keys), 0.0)
+    states = ops.cumsum(ops.matmul(keys, chunk_v), axis=1)
     (before,) = exclusive((states,), (0.0,))
     summary = ops.expand_dims(summary, 1)  # (n, 1, d, e)
-    outputs = ops.matmul(_past(q, k), v) + ops.matmul(q, before + summary)
+    outputs = ops.matmul(inside, chunk_v) + ops.matmul(q, before + summary)
+    outputs = merge_axis(outputs)[:, : ops.shape(v)[1]]
     return outputs, (states[:, -1:] + summary)[:, 0]

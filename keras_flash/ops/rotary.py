@@ -54,8 +54,8 @@ def rotation(positions, dim):
         dim: int, even: the number of features that will be rotated.
 
     Returns:
-        Two float32 tensors of shape `positions.shape + (dim,)`, cosines, and sines
-        with the sign of their place.
+        Two float32 tensors of shape `positions.shape + (dim,)`: `[cos, cos]`, and
+        `[-sin, sin]` for the features with their halves swapped.
     """
     cos, sin = rotary_cos_sin(positions, dim)
     return ops.concatenate([cos, cos], axis=-1), ops.concatenate([-sin, sin], axis=-1)
