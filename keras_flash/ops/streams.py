@@ -53,7 +53,9 @@ def lay_out(cache, x, index, length):
         `(b, s, f)` in the dtype of `x`.
     """
     index = ops.expand_dims(index, -1)
-    cache = pad_axis(ops.cast(cache, x.dtype), ops.shape(index)[1] - cache.shape[1])
+    cache = pad_axis(
+        ops.cast(cache, x.dtype), ops.shape(index)[1] - ops.shape(cache)[1]
+    )
     new = take_rows(x, ops.squeeze(index, -1))
     return ops.where(index < 0, cache, ops.where(index < length, new, 0.0))
 

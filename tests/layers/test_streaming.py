@@ -69,6 +69,26 @@ def test_any_cut_equals_one_call(name):
         assert error(outputs, wanted) < 2e-5, cut
 
 
+@pytest.mark.skipif(BACKEND != "tensorflow", reason="only there it can be unknown")
+@pytest.mark.parametrize("name", PLAIN)
+def test_pieces_of_unknown_length(name):
+    """One graph for pieces of any number of tokens and rows."""
+    import tensorflow as tf
+
+    layer, x = streaming(name), normal(2, LENGTH, WIDTH)
+    wanted = expected(name, make(name), x)
+    state = initial(layer)
+    spec = {k: tf.TensorSpec((None, *v.shape[1:]), v.dtype) for k, v in state.items()}
+    graph = tf.function(
+        layer.stream, input_signature=[tf.TensorSpec((None, None, WIDTH)), spec]
+    )
+    first, state = graph(x[:, :5], state)
+    second, state = graph(x[:, 5:6], state)
+    third, _ = graph(x[:, 6:], state)
+    outputs = np.concatenate([first, second, third], axis=1)
+    assert error(outputs, wanted) < 2e-5
+
+
 @pytest.mark.parametrize("name", CAUSAL)
 def test_only_length_tokens_are_consumed(name):
     layer, x = streaming(name), normal(2, LENGTH, WIDTH)
