@@ -39,9 +39,9 @@ def tokenizer():
     return keras_hub.tokenizers.ByteTokenizer(lowercase=False)
 
 
-def make(name):
+def make(name, **more):
     backbone_class, task_class, options = KINDS[name.removeprefix("Text-")]
-    backbone = backbone_class(**options, causal=True)
+    backbone = backbone_class(**{**options, **more}, causal=True)
     preprocessor = task_class.preprocessor_cls(tokenizer(), sequence_length=LENGTH)
     return task_class(backbone, preprocessor)
 
@@ -297,19 +297,16 @@ def test_bad_arguments():
 @each_kind
 def test_remat(name):
     """Trained by `fit`, dropout and all, it is the same model."""
-    backbone_class, task_class, options = KINDS[name.removeprefix("Text-")]
     losses = []
     for remat in (False, True):
         keras.utils.set_random_seed(3)
-        options = {**options, "dropout": 0.2, "remat": remat}
-        backbone = backbone_class(**options, causal=True)
-        preprocessor = task_class.preprocessor_cls(tokenizer(), sequence_length=LENGTH)
-        causal_lm = task_class(backbone, preprocessor)
+        causal_lm = make(name, dropout=0.2, remat=remat)
         causal_lm.compile(keras.optimizers.Adam(1e-2), weighted_metrics=[])
         losses += causal_lm.fit(CORPUS, epochs=4, verbose=0).history["loss"][-1:]
     assert losses[0] < 4.5  # of 4.85, the log of 128
     assert abs(losses[1] - losses[0]) < 1e-4
-    assert backbone_class.from_config(backbone.get_config()).remat
+    backbone = causal_lm.backbone
+    assert backbone.from_config(backbone.get_config()).remat
 
 
 @each_kind
