@@ -37,6 +37,45 @@ def transformer_block(width, num_heads, feed_forward, causal):
     return keras.Model(inputs, x, name="transformer_block")
 
 
+class MixedProducts(keras.layers.Layer):
+    """The matrix products of MixedChunkAttention, with two sums between them.
+
+    No activation, bias, rotation, mask or running sum: what the machine gives for
+    products of these shapes.
+    """
+
+    def __init__(self, width, expanded, key_dim, chunk_size, causal):
+        super().__init__()
+        self.shapes = [
+            (width, expanded),
+            (width, expanded),
+            (width, key_dim),
+            (expanded, width),
+        ]
+        self.chunk_size, self.causal = chunk_size, causal
+
+    def build(self, shape):
+        self.kernels = [self.add_weight(shape=shape) for shape in self.shapes]
+
+    def call(self, x):
+        shape = ops.shape(x)
+        rows = ops.reshape(x, (-1, shape[2]))
+        *inside, last = self.kernels
+        gate, values, keys = [ops.matmul(rows, kernel) for kernel in inside]
+        size = min(self.chunk_size, shape[1])
+        keys, chunks = [ops.reshape(y, (-1, size, y.shape[1])) for y in (keys, values)]
+        turned = ops.swapaxes(keys, 1, 2)
+        local = ops.matmul(ops.matmul(keys, turned), chunks)
+        if self.causal:
+            summary = ops.matmul(turned, chunks)
+        else:
+            keys = ops.reshape(keys, (-1, keys.shape[2]))
+            summary = ops.matmul(ops.transpose(keys), values)
+        across = ops.matmul(keys, summary)
+        mixed = gate + sum(ops.reshape(y, (-1, y.shape[-1])) for y in (local, across))
+        return ops.reshape(ops.matmul(mixed, last), shape)
+
+
 class PlainCausalFlow(keras.layers.Layer):
     """Causal Flow-Attention as the equation stands, with a sum for every position.
 

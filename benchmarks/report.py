@@ -49,10 +49,13 @@ def speed(times, memory):
             place = key_of(row, "backend", "group", "causal", "step", "mode")
             sets.setdefault(place, []).append(row)
     lines = []
-    for ours, *others in sets.values():
+    for rows in sets.values():
+        (ours,) = [row for row in rows if "share" in row]
         own = sizes.get((place_of(ours), ours["length"], ours["mode"]))
         compared = []
-        for row in others:
+        for row in rows:
+            if row is ours:
+                continue
             text = f"{row['name']} {row['seconds'] / ours['seconds']:.2f}"
             theirs = sizes.get((place_of(row), row["length"], row["mode"]))
             if own and theirs:

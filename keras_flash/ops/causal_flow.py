@@ -25,7 +25,9 @@ from keras_flash.ops.scan import split_axis
 from keras_flash.ops.segments import keep_where
 from keras_flash.ops.segments import real_tokens
 
-CHUNK = 64  # tokens in a tile; no result depends on it
+# Tokens in a tile: of products, and of sums, which XLA makes by windows as long as the
+# tile. No result depends on them.
+CHUNK, SUMS = 64, 16
 
 
 def initial_flow(q, v):
@@ -120,10 +122,10 @@ def dot(first, second):
     return ops.sum(first * second, axis=-1)
 
 
-def _chunks(x):
+def _chunks(x, size):
     """`(n, t, ...)` to `(n, g, c, ...)`, padded with zeros at the end."""
     length = ops.shape(x)[1]
-    size = min(CHUNK, length) if isinstance(length, int) else CHUNK
+    size = min(size, length) if isinstance(length, int) else size
     num_chunks = (length + size - 1) // size
     return split_axis(pad_axis(x, num_chunks * size - length), num_chunks, size)
 
@@ -140,8 +142,8 @@ def _dot_running_sum(first, x, before, epsilon):
     long sum, whose error grows with t. Not by a product of matrices, whose inputs some
     devices round.
     """
-    length, first = ops.shape(x)[1], _chunks(first)
-    inside = ops.cumsum(_chunks(x), axis=2)  # (n, g, c, d)
+    length, first = ops.shape(x)[1], _chunks(first, SUMS)
+    inside = ops.cumsum(_chunks(x, SUMS), axis=2)  # (n, g, c, d)
     (ahead,) = exclusive((ops.cumsum(inside[:, :, -1], axis=1),), (0.0,))
     ahead = ahead + ops.expand_dims(before, 1)  # (n, g, d)
     products = dot(first, inside + ops.expand_dims(ahead + epsilon, 2))
@@ -173,7 +175,7 @@ def _running_attention(q, k, v, summary):
 
     Exact inside a chunk, a state before it.
     """
-    q, k, chunk_v = _chunks(q), _chunks(k), _chunks(v)
+    q, k, chunk_v = [_chunks(x, CHUNK) for x in (q, k, v)]
     positions = ops.arange(0, q.shape[2], dtype="int32")
     past = ops.expand_dims(positions, 1) >= ops.expand_dims(positions, 0)
     keys = ops.swapaxes(k, 2, 3)

@@ -40,6 +40,7 @@ def _small_tiles(monkeypatch):
     """Several row blocks and several chunks at the lengths of these tests."""
     monkeypatch.setattr(gated, "MIN_ROWS", 2 * CHUNK)
     monkeypatch.setattr(flow, "CHUNK", CHUNK)
+    monkeypatch.setattr(flow, "SUMS", 2)
 
 
 def conditions(name):

@@ -86,6 +86,7 @@ def given_tensors(**tensors):
 def _small_tiles(monkeypatch):
     monkeypatch.setattr(gated, "MIN_ROWS", 3)
     monkeypatch.setattr(causal_flow, "CHUNK", 3)
+    monkeypatch.setattr(causal_flow, "SUMS", 2)
 
 
 @examples
