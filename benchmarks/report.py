@@ -17,7 +17,6 @@ import matplotlib.pyplot as plt
 
 FLASH = "two FLASH layers"
 PLOT = "crossover.png"
-README = harness.ROOT / "README.md"
 
 
 def key_of(row, *names):
@@ -163,7 +162,11 @@ def draw(found, path):
             if points:
                 axis.plot(*zip(*points), marker="o", label=f"{peer}, {backend} {mode}")
         axis.axhline(1, color="black", linewidth=0.8)
-        axis.set(xscale="log", yscale="log", xlabel="tokens")
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log", base=2)
+        axis.xaxis.set_major_formatter("{x:,.0f}")
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.set_xlabel("tokens")
         axis.set_title(kind.removesuffix("s"))
     axes[0].set_ylabel("Transformer over FLASH, a step of training")
     axes[0].legend(frameon=False)
@@ -196,7 +199,7 @@ def main():
     }
     for part, text in tables.items():
         print(text, "\n")
-        if arguments.publish and f"<!-- {part} -->" in README.read_text():
+        if arguments.publish:
             harness.publish(part, text)
 
 

@@ -24,6 +24,7 @@ from keras_flash.ops.scan import pad_axis
 from keras_flash.ops.scan import split_axis
 from keras_flash.ops.segments import keep_where
 from keras_flash.ops.segments import real_tokens
+from keras_flash.ops.segments import visible_keys
 
 # Tokens in a tile: of products, and of sums, which XLA makes by windows as long as the
 # tile. No result depends on them.
@@ -160,12 +161,22 @@ def _running_softmax(x, mask, before):
         The pairs, and the last of them.
     """
 
+    # Nothing depends on m but the rounding, so no gradient goes through it.
     def combine(earlier, later):
-        high = ops.maximum(earlier[0], later[0])
+        high = ops.stop_gradient(ops.maximum(earlier[0], later[0]))
         sums = sum(part * ops.exp(top - high) for top, part in (earlier, later))
         return high, sums
 
-    pairs = inclusive_scan(combine, (x, ops.cast(mask, x.dtype)), (-LARGE, 0.0))
+    def scan_block(tops, parts):
+        positions = ops.arange(0, ops.shape(tops)[-1], dtype="int32")
+        past = visible_keys(positions, positions)  # (t, s)
+        tops = ops.where(past, ops.expand_dims(tops, -2), -LARGE)  # (..., t, s)
+        high = ops.stop_gradient(ops.max(tops, axis=-1))
+        weights = ops.where(past, ops.exp(tops - ops.expand_dims(high, -1)), 0.0)
+        return high, ops.sum(weights * ops.expand_dims(parts, -2), axis=-1)
+
+    pairs = x, ops.cast(mask, x.dtype)
+    pairs = inclusive_scan(combine, pairs, (-LARGE, 0.0), scan_block=scan_block)
     last = combine(before, tuple(pair[:, -1] for pair in pairs))
     return combine(tuple(ops.expand_dims(pair, 1) for pair in before), pairs), last
 
@@ -177,7 +188,7 @@ def _running_attention(q, k, v, summary):
     """
     q, k, chunk_v = [_chunks(x, CHUNK) for x in (q, k, v)]
     positions = ops.arange(0, q.shape[2], dtype="int32")
-    past = ops.expand_dims(positions, 1) >= ops.expand_dims(positions, 0)
+    past = visible_keys(positions, positions)
     keys = ops.swapaxes(k, 2, 3)
     inside = ops.where(past, ops.matmul(q, keys), 0.0)
     states = ops.cumsum(ops.matmul(keys, chunk_v), axis=1)
