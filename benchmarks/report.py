@@ -50,11 +50,10 @@ def speed(times, memory):
     lines = []
     for rows in sets.values():
         (ours,) = [row for row in rows if "share" in row]
+        others = [row for row in rows if row is not ours]
         own = sizes.get((place_of(ours), ours["length"], ours["mode"]))
         compared = []
-        for row in rows:
-            if row is ours:
-                continue
+        for row in others:
             text = f"{row['name']} {row['seconds'] / ours['seconds']:.2f}"
             theirs = sizes.get((place_of(row), row["length"], row["mode"]))
             if own and theirs:

@@ -157,7 +157,7 @@ def test_layers_benchmark(tmp_path):
     assert rows["memory"][0]["bytes"] >= 0
     assert rows["importing"][0]["seconds"] > 0
     printed = run("benchmarks/report.py", "--input", str(tmp_path))
-    assert printed.count("MixedChunkAttention") == 3  # times, growth, compiling
+    assert printed.count("MixedChunkAttention") >= 6  # 4 times, growth, compiling
     assert printed.count("FLASHBackbone, remat=True") == 1
     assert (tmp_path / "crossover.png").stat().st_size > 10_000
 

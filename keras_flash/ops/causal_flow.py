@@ -123,6 +123,12 @@ def dot(first, second):
     return ops.sum(first * second, axis=-1)
 
 
+def _past(size):
+    """Whether s <= t, boolean `(t, s)`."""
+    positions = ops.arange(0, size, dtype="int32")
+    return visible_keys(positions, positions)
+
+
 def _chunks(x, size):
     """`(n, t, ...)` to `(n, g, c, ...)`, padded with zeros at the end."""
     length = ops.shape(x)[1]
@@ -168,8 +174,7 @@ def _running_softmax(x, mask, before):
         return high, sums
 
     def scan_block(tops, parts):
-        positions = ops.arange(0, ops.shape(tops)[-1], dtype="int32")
-        past = visible_keys(positions, positions)  # (t, s)
+        past = _past(ops.shape(tops)[-1])
         tops = ops.where(past, ops.expand_dims(tops, -2), -LARGE)  # (..., t, s)
         high = ops.stop_gradient(ops.max(tops, axis=-1))
         weights = ops.where(past, ops.exp(tops - ops.expand_dims(high, -1)), 0.0)
@@ -187,10 +192,8 @@ def _running_attention(q, k, v, summary):
     Exact inside a chunk, a state before it.
     """
     q, k, chunk_v = [_chunks(x, CHUNK) for x in (q, k, v)]
-    positions = ops.arange(0, q.shape[2], dtype="int32")
-    past = visible_keys(positions, positions)
     keys = ops.swapaxes(k, 2, 3)
-    inside = ops.where(past, ops.matmul(q, keys), 0.0)
+    inside = ops.where(_past(q.shape[2]), ops.matmul(q, keys), 0.0)
     states = ops.cumsum(ops.matmul(keys, chunk_v), axis=1)
     (before,) = exclusive((states,), (0.0,))
     summary = ops.expand_dims(summary, 1)  # (n, 1, d, e)
