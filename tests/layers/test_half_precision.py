@@ -3,15 +3,18 @@
 import keras
 import numpy as np
 import pytest
+from keras import ops
 
 from tests.catalogue import VARIANTS
 from tests.catalogue import WIDTH
 from tests.catalogue import SelfFlow
 from tests.catalogue import is_flow
+from tests.helpers import BACKEND
 from tests.helpers import error
 from tests.helpers import normal
 from tests.helpers import run
 from tests.helpers import set_weights
+from tests.helpers import to_numpy
 
 LENGTH = 8192
 LARGEST = 3e4  # beyond, float16 itself has no room
@@ -35,6 +38,22 @@ def layer_of(name, policy, start):
     return layer
 
 
+@pytest.fixture(scope="module")
+def largest_error():
+    """2e-2, and twice that where the device does not round its own products.
+
+    On a CPU without bfloat16 instructions TensorFlow cuts the bits off, half a unit
+    towards zero on average in every projection, and up to a whole one instead of a
+    half. 1 + 0.75 units, rounded to the nearest, is 1 + 1 unit.
+    """
+    unit = 2.0**-7
+    ones = ops.ones((64, 2), "bfloat16")
+    column = ops.cast([[1.0] * 64, [0.75 * unit] * 64], "bfloat16")
+    rounds = (to_numpy(ops.matmul(ones, column)) == 1 + unit).all()
+    assert rounds or BACKEND == "tensorflow"
+    return 2e-2 if rounds else 4e-2
+
+
 LOUD = ("sum", "unscaled")  # with random weights float16 may have no room for them
 
 
@@ -43,7 +62,7 @@ LOUD = ("sum", "unscaled")  # with random weights float16 may have no room for t
     [(name, "random") for name in VARIANTS]
     + [(name, "default") for name in VARIANTS if name.endswith(("plain", *LOUD))],
 )
-def test_close_to_float32(name, start):
+def test_close_to_float32(name, start, largest_error):
     x = normal(1, LENGTH, width_of(name))
     keras.utils.set_random_seed(3)
     exact_layer = layer_of(name, "float32", start)
@@ -54,4 +73,4 @@ def test_close_to_float32(name, start):
     for policy in ("mixed_float16", "mixed_bfloat16"):
         layer = layer_of(name, policy, start)
         layer.set_weights(exact_layer.get_weights())
-        assert error(run(layer, x), exact) < 2e-2
+        assert error(run(layer, x), exact) < largest_error
