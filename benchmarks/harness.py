@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -227,6 +228,15 @@ def import_seconds(first, second, turns):
     return statistics.median(float(text.split()[-1]) for text in printed)
 
 
+def processor():
+    """The name of the processor and the widest of its vector instructions."""
+    info = pathlib.Path("/proc/cpuinfo")
+    facts = info.read_text() if info.exists() else ""
+    name = re.search("model name.*: (.+)", facts)
+    widest = [set_ for set_ in ("amx_bf16", "avx512f", "avx2") if set_ in facts][:1]
+    return " ".join([name[1] if name else platform.machine(), *widest])
+
+
 def about():
     """The machine, the versions and the commit of a row."""
     names = "keras", BACKEND
@@ -235,7 +245,7 @@ def about():
     commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     return dict(
         backend=BACKEND,
-        machine=f"{platform.machine()}, {os.cpu_count()} cores",
+        machine=f"{processor()}, {os.cpu_count()} cores",
         versions=versions,
         commit=commit.stdout.strip(),
     )

@@ -37,6 +37,18 @@ def table_of(columns, rows):
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def machines(rows):
+    """Where it was measured, and with what."""
+    found = {}
+    for row in rows:
+        versions = ", ".join(" ".join(version) for version in row["versions"].items())
+        found.setdefault(row["machine"], set()).add(versions)
+    return "\n".join(
+        f"Measured on {machine}: {'; '.join(sorted(versions))}."
+        for machine, versions in found.items()
+    )
+
+
 def speed(times, memory):
     """Each layer: share of the matrix product; its peers' time and memory over it."""
     sizes = {
@@ -186,14 +198,16 @@ def main():
     arguments = parser.parse_args()
     read = functools.partial(harness.read, folder=arguments.input)
     times, memory = read("times"), read("memory")
+    grown, compiled = read("growth"), read("compiling")
     found = ratios(times, memory)
     draw(found, arguments.input / PLOT)
     tables = {
+        "machine": machines([*times, *memory, *grown, *compiled]),
         "speed table": speed(times, memory),
-        "growth table": growth(read("growth"), memory),
+        "growth table": growth(grown, memory),
         "crossover table": crossovers(found),
         "remat table": remat(times, memory),
-        "compiling table": compiling(read("compiling")),
+        "compiling table": compiling(compiled),
         "importing": importing(read("importing")),
     }
     for part, text in tables.items():

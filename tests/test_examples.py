@@ -162,6 +162,37 @@ def test_layers_benchmark(tmp_path):
     assert (tmp_path / "crossover.png").stat().st_size > 10_000
 
 
+@pytest.mark.skipif(BACKEND != "torch", reason="torch counts what it calls")
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "MixedChunkAttention",
+        "its products alone",
+        "GatedAttentionUnit",
+        "FlowAttention",
+    ],
+)
+def test_operations_are_those_of_the_equations(name, causal):
+    """What a share is of, and no product besides, but for tiles on the diagonal."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    (found,) = [
+        contestant
+        for contestant in benchmark.CONTESTANTS
+        if contestant.name == name and contestant.group != "Model"
+    ]
+    module = benchmark.make(found, causal)
+    x = benchmark.inputs(found, 2048)
+    with FlopCounterMode(display=False) as counter:
+        module(x)
+    needed = (found.products or benchmark.mixed_products)(2048, causal)
+    if causal:
+        assert needed < counter.get_total_flops() < 1.2 * needed
+    else:
+        assert counter.get_total_flops() == needed
+
+
 def test_models_that_are_compared_are_of_one_size():
     pair = [MixedChunkAttention(benchmark.KEY_DIM) for _ in range(2)]
     ours = peers.residual(pair, benchmark.WIDTH)
