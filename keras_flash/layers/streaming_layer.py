@@ -8,9 +8,6 @@ from keras_flash.layers.validation import check_length
 from keras_flash.layers.validation import check_positive_int
 from keras_flash.layers.validation import check_sequence_shape
 from keras_flash.layers.validation import check_state
-from keras_flash.ops.activations import LARGE
-
-STARTS = {"maximum": -LARGE}  # every other leaf starts at 0
 
 
 class StreamingLayer(keras.layers.Layer):
@@ -27,7 +24,7 @@ class StreamingLayer(keras.layers.Layer):
             batch_size: int, or a scalar int tensor.
 
         Returns:
-            Dict of tensors, each with the batch as its first axis. Sums are in
+            Dict of zeros, each with the batch as its first axis. Sums are in
             float32 and caches in the compute dtype.
 
         Raises:
@@ -72,7 +69,7 @@ class StreamingLayer(keras.layers.Layer):
         if not ops.is_tensor(batch_size):
             check_positive_int("batch_size", batch_size)
         return {
-            name: ops.full((batch_size, *shape), STARTS.get(name, 0), dtype)
+            name: ops.zeros((batch_size, *shape), dtype)
             for name, (shape, dtype) in self._state_spec(**sizes).items()
         }
 

@@ -32,7 +32,7 @@ CHUNK, SUMS = 64, 16
 
 
 def initial_flow(q, v):
-    """The state before the first token, for the features of q and v."""
+    """The state before the first token, for the features of q and v: zeros."""
     none = ops.zeros_like(q[:, 0])  # (n, d)
     empty = none[:, 0]  # (n,)
     return {
@@ -41,7 +41,7 @@ def initial_flow(q, v):
         "queries": none,
         "keys_over": none,
         "queries_over": none,
-        "maximum": ops.full_like(empty, -LARGE),
+        "maximum": empty,
         "total": empty,
         "summary": ops.expand_dims(none, 2) * ops.expand_dims(v[:, 0], 1),
     }
@@ -62,7 +62,8 @@ def causal_flow(
             the piece; the sums before it, `keys` of k, `queries` of q, `keys_over`
             of k n / O and `queries_over` of q n / I `(n, d)` and `summary` of
             k (competition v)^T `(n, d, e)`; and the softmax over the sources,
-            their `maximum` and the `total` of exp(O' - maximum) `(n,)`.
+            their `maximum` and the `total` of exp(O' - maximum) `(n,)`. All of it is
+            0 before the first token: so is the maximum, as no source is below 0.
         competition: as in `flow_attention`, like the rest.
         allocation: likewise.
         competition_clip: likewise.
