@@ -177,7 +177,8 @@ def _running_softmax(x, mask, before):
     def scan_block(tops, parts):
         past = _past(ops.shape(tops)[-1])
         tops = ops.where(past, ops.expand_dims(tops, -2), -LARGE)  # (..., t, s)
-        high = ops.stop_gradient(ops.max(tops, axis=-1))
+        # Not ops.max, at which torch.compile breaks the graph.
+        high = ops.stop_gradient(ops.amax(tops, axis=-1))
         weights = ops.where(past, ops.exp(tops - ops.expand_dims(high, -1)), 0.0)
         return high, ops.sum(weights * ops.expand_dims(parts, -2), axis=-1)
 
