@@ -251,11 +251,18 @@ def about():
     )
 
 
-def write(name, rows, folder=RESULTS):
-    """Prints rows and writes them, one JSON line each, as they come."""
+def write(name, rows, folder=RESULTS, group=None):
+    """Prints rows and writes them, one JSON line each, as they come.
+
+    Those of other groups stay where there is one.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     more = about()
-    with (folder / f"{name}-{BACKEND}.jsonl").open("w") as file:
+    path = folder / f"{name}-{BACKEND}.jsonl"
+    kept = path.read_text().splitlines() if group and path.exists() else []
+    kept = [line for line in kept if json.loads(line).get("group") not in (None, group)]
+    with path.open("w") as file:
+        file.writelines(f"{line}\n" for line in kept)
         for row in rows:
             line = json.dumps({**row, **more})
             print(line, flush=True)

@@ -2,6 +2,7 @@
 
     KERAS_BACKEND=torch python benchmarks/layers.py                # one backend
     KERAS_BACKEND=jax python benchmarks/layers.py --part growth
+    KERAS_BACKEND=jax python benchmarks/layers.py --part times --group Flow
     python benchmarks/report.py                            # tables and plots of them
 
 Batch 1, float32. A time is the median of at least TURNS calls of a forward pass or of
@@ -261,7 +262,9 @@ def times():
         for causal, length, step in itertools.product(
             group.causal, group.lengths, group.steps
         ):
-            yield from times_of(members_of(name, causal, length), causal, length, step)
+            members = members_of(name, causal, length)
+            if members:
+                yield from times_of(members, causal, length, step)
 
 
 def times_of(members, causal, length, step):
@@ -329,14 +332,15 @@ def memory():
 
 def memory_of(contestant, causal, length, step):
     row = about(contestant, causal, length, step, harness.MODES[0])
-    arguments = [CONTESTANTS.index(contestant), causal, length, step]
+    arguments = [contestant.group, contestant.name, causal, length, step]
     found = harness.in_a_process("--memory", json.dumps(arguments))
     return dict(row, bytes=found)
 
 
-def peak(number, *arguments):
+def peak(group, name, *arguments):
     """Peak bytes of one call; runs in a process of its own."""
-    function = function_of(CONTESTANTS[number], *arguments, harness.MODES[0])
+    (found,) = [c for c in CONTESTANTS if (c.group, c.name) == (group, name)]
+    function = function_of(found, *arguments, harness.MODES[0])
     return harness.peak_bytes(function)
 
 
@@ -351,6 +355,7 @@ PARTS = {part.__name__: part for part in (times, growth, compiling, memory, impo
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--part", choices=list(PARTS), help="one of them alone")
+    parser.add_argument("--group", choices=list(GROUPS), help="rows of one alone")
     parser.add_argument("--smoke", action="store_true", help="tiny, to see it run")
     parser.add_argument("--output", type=pathlib.Path, default=harness.RESULTS)
     parser.add_argument("--memory", type=json.loads, help=argparse.SUPPRESS)
@@ -360,10 +365,13 @@ def main():
         return
     if arguments.smoke:
         make_tiny()
+    if arguments.group:
+        CONTESTANTS[:] = [c for c in CONTESTANTS if c.group == arguments.group]
     for part in [arguments.part] if arguments.part else PARTS:
         # A smoke test sees all times, which every contestant has, and else one row.
         count = 1 if arguments.smoke and part != "times" else None
-        harness.write(part, itertools.islice(PARTS[part](), count), arguments.output)
+        rows = itertools.islice(PARTS[part](), count)
+        harness.write(part, rows, arguments.output, arguments.group)
 
 
 def make_tiny():

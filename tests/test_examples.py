@@ -156,6 +156,11 @@ def test_layers_benchmark(tmp_path):
     assert rows["compiling"][0]["seconds"] > 0
     assert rows["memory"][0]["bytes"] >= 0
     assert rows["importing"][0]["seconds"] > 0
+    again = ("--smoke", "--output", str(tmp_path), "--part", "memory")
+    run("benchmarks/layers.py", *again, "--group", "Flow")
+    (path,) = tmp_path.glob("memory-*.jsonl")
+    found = [json.loads(line)["group"] for line in path.read_text().splitlines()]
+    assert found == [rows["memory"][0]["group"], "Flow"]  # those of others stay
     printed = run("benchmarks/report.py", "--input", str(tmp_path))
     assert printed.count("MixedChunkAttention") >= 6  # 4 times, growth, compiling
     assert printed.count("FLASHBackbone, remat=True") == 1
