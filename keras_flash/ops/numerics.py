@@ -25,3 +25,12 @@ def read(x):
         return ops.convert_to_numpy(x)
     except (TypeError, NotImplementedError, RuntimeError):
         return None
+
+
+def clip_index(index, size):
+    """Integers held to 0 ... size - 1.
+
+    Not by `ops.clip`: from 0 to 6 the converter of LiteRT makes a relu6 of it, which
+    takes no integers.
+    """
+    return ops.where(index > 0, ops.minimum(index, size - 1), 0)

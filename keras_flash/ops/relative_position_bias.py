@@ -9,6 +9,7 @@ import math
 from keras import ops
 
 from keras_flash.ops.numerics import at_least_float32
+from keras_flash.ops.numerics import clip_index
 from keras_flash.ops.rotary import rotary_cos_sin
 
 
@@ -26,7 +27,7 @@ def toeplitz_bias(table, distances, bidirectional=True):
     """
     size = table.shape[0]
     zero = size // 2 if bidirectional else size - 1
-    return _look_up(at_least_float32(table), ops.clip(distances + zero, 0, size - 1))
+    return _look_up(at_least_float32(table), clip_index(distances + zero, size))
 
 
 def rotary_bias(query_vector, key_vector, distances):
@@ -101,11 +102,17 @@ def toeplitz_matrix(values, num_queries, num_keys):
     Returns:
         `(..., t, s)`, entry (i, j) is the value of distance j - i.
     """
+
+    def cut(x, start, stop):
+        # Not by an ellipsis, which LiteRT does not take where sizes are unknown.
+        return x[(*[slice(None)] * (len(x.shape) - 1), slice(start, stop))]
+
     # Rows of t + s values, read back as rows of t + s - 1, shift by one each.
     width = num_queries + num_keys
     lead = ops.shape(values)[:-1]
-    padded = ops.concatenate([values, ops.zeros_like(values[..., :1])], axis=-1)
+    padded = ops.concatenate([values, ops.zeros_like(cut(values, 0, 1))], axis=-1)
     rows = ops.broadcast_to(ops.expand_dims(padded, -2), (*lead, num_queries, width))
     flat = ops.reshape(rows, (*lead, num_queries * width))
-    flat = flat[..., num_queries - 1 : num_queries - 1 + num_queries * (width - 1)]
-    return ops.reshape(flat, (*lead, num_queries, width - 1))[..., :num_keys]
+    first = num_queries - 1
+    flat = cut(flat, first, first + num_queries * (width - 1))
+    return cut(ops.reshape(flat, (*lead, num_queries, width - 1)), 0, num_keys)

@@ -9,6 +9,7 @@ b batch, t query position in the piece, s slot, f feature.
 
 from keras import ops
 
+from keras_flash.ops.numerics import clip_index
 from keras_flash.ops.scan import pad_axis
 
 
@@ -34,7 +35,7 @@ def take_rows(x, index):
     if x.shape[1] == 1:
         return x  # broadcasts
     count = ops.shape(x)[1]
-    index = ops.maximum(ops.minimum(index, count - 1), 0)
+    index = clip_index(index, count)
     rows = ops.arange(0, ops.shape(x)[0], dtype="int32") * count
     flat = ops.reshape(x, (-1, x.shape[2]))
     return ops.take(flat, index + ops.expand_dims(rows, 1), axis=0)
