@@ -117,8 +117,12 @@ def signatures(streaming, batch_size, length, max_length):
 
     def inputs_of(given):
         first = given[next(iter(symbols))]
-        every = ops.ones_like(first[..., 0] if len(first.shape) > 2 else first)
-        tensors = [given.get(name, every) for name in names]
+        tensors = [
+            given[name]
+            if name in symbols
+            else ops.ones(ops.shape(first)[:2], symbol.dtype)
+            for name, symbol in zip(names, model.inputs)
+        ]
         return tree.pack_sequence_as(model.input, tensors)
 
     def stream(given, count=None):

@@ -39,9 +39,15 @@ STATIC = {"batch_size": 2, "length": 7}
 def model_of(name):
     ids = keras.Input((None,), dtype="int32", name="token_ids")
     x = keras.layers.Embedding(11, 8)(ids)
-    layer = LAYERS[name]()
-    x = layer(x, x) + x if name == "flow" else layer(x) + x
-    model = keras.Model(ids, keras.layers.Dense(11)(x))
+    layer, inputs = LAYERS[name](), {"token_ids": ids}
+    if name == "flow":
+        y = layer(x, x)
+    elif name == "gated":
+        y, inputs = layer(x), ids
+    else:  # no signature has the mask
+        mask = inputs["padding_mask"] = keras.Input((None,), name="padding_mask")
+        y = layer(x, mask=mask)
+    model = keras.Model(inputs, keras.layers.Dense(11)(x + y))
     set_weights(model)
     return model
 
@@ -57,7 +63,12 @@ def test_scores_prefills_and_decodes_without_keras(name, format, sizes, tmp_path
     StreamingModel(model).export(path, format, max_length=32, **sizes)
     length = sizes.get("length", 13)
     ids = np.random.default_rng(0).integers(0, 11, (2, 2 * length + 3)).astype("int32")
-    outputs = to_numpy(model.predict_on_batch(ids))
+    inputs = {"token_ids": ids, "padding_mask": np.ones(ids.shape, "float32")}
+    if isinstance(model.input, dict):
+        inputs = {key: inputs[key] for key in model.input}
+    else:
+        inputs = ids
+    outputs = to_numpy(model.predict_on_batch(inputs))
     sample = tmp_path / "sample.npz"
     np.savez(sample, ids=ids, outputs=outputs, length=length)
     command = [sys.executable, str(RUN), format, str(path), str(sample)]
