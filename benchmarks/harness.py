@@ -190,7 +190,7 @@ def best_rate(times, sizes):
 def peak_bytes(function):
     """The peak of a call less what there was before it, in bytes. Linux only.
 
-    Of the second call: the first one compiles. Runs under `in_a_process`.
+    Of the second call: the first one compiles. Runs `in_a_process`, under RETURNS.
     """
     wait(function())
     gc.collect()
@@ -207,17 +207,40 @@ def _status(name):
     raise RuntimeError(f"/proc/self/status has no {name}")
 
 
-def in_a_process(*arguments):
-    """What a benchmark prints last, as JSON, when it runs with these arguments."""
-    command = [sys.executable, sys.argv[0], *map(str, arguments)]
-    # What is freed goes back at once, so that it is not there before the next call;
-    # with oneDNN, TensorFlow keeps it.
-    at_once = {"MALLOC_MMAP_THRESHOLD_": str(2**17), "TF_ENABLE_ONEDNN_OPTS": "0"}
-    environment = {**os.environ, **at_once}
+# What is freed goes back to the system at once, so that it is not there before the next
+# call; with oneDNN, TensorFlow keeps it.
+RETURNS = {"MALLOC_MMAP_THRESHOLD_": str(2**17), "TF_ENABLE_ONEDNN_OPTS": "0"}
+# It never goes back. Left alone, malloc of glibc gives what is over 32 MB back at once,
+# and each call at the greater length would clear its pages anew.
+KEEPS = {
+    "GLIBC_TUNABLES": f"glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold={10**12}"
+}
+
+
+def in_a_process(memory, function, *arguments):
+    """What a function of the benchmark gives, called in a process of its own.
+
+    Args:
+        memory: RETURNS or KEEPS, what becomes of memory that is freed.
+        function: its name, one that `in_child` knows.
+        arguments: that JSON can hold.
+    """
+    call = json.dumps([function, *arguments])
     done = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, sys.argv[0], "--child", call],
+        env={**os.environ, **memory},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def in_child(call, functions):
+    """The other end of it: calls one of the functions and prints what it gives."""
+    name, *arguments = call
+    found = {function.__name__: function for function in functions}[name](*arguments)
+    print(json.dumps(found))
 
 
 def import_seconds(first, second, turns):

@@ -289,15 +289,21 @@ def times_of(members, causal, length, step):
 
 def growth():
     """Of the linear layers, the time at FAR over that at NEAR."""
-    mode = harness.MODES[0]
     for contestant, causal, step in linear():
-        functions = {
-            length: function_of(contestant, causal, length, step, mode)
-            for length in (NEAR, FAR)
-        }
-        found = harness.in_turn(functions, TURNS)
-        row = about(contestant, causal, FAR, step, mode)
-        yield dict(row, near=NEAR, times=found[FAR] / found[NEAR])
+        row = about(contestant, causal, FAR, step, harness.MODES[0])
+        call = contestant.group, contestant.name, causal, step, NEAR, FAR, TURNS
+        found = harness.in_a_process(harness.KEEPS, "growth_of", *call)
+        yield dict(row, near=NEAR, times=found)
+
+
+def growth_of(group, name, causal, step, near, far, turns):
+    found = find(group, name)
+    functions = {
+        length: function_of(found, causal, length, step, harness.MODES[0])
+        for length in (near, far)
+    }
+    times = harness.in_turn(functions, turns)
+    return times[far] / times[near]
 
 
 def linear():
@@ -332,16 +338,18 @@ def memory():
 
 def memory_of(contestant, causal, length, step):
     row = about(contestant, causal, length, step, harness.MODES[0])
-    arguments = [contestant.group, contestant.name, causal, length, step]
-    found = harness.in_a_process("--memory", json.dumps(arguments))
-    return dict(row, bytes=found)
+    call = contestant.group, contestant.name, causal, length, step
+    return dict(row, bytes=harness.in_a_process(harness.RETURNS, "peak_of", *call))
 
 
-def peak(group, name, *arguments):
-    """Peak bytes of one call; runs in a process of its own."""
-    (found,) = [c for c in CONTESTANTS if (c.group, c.name) == (group, name)]
-    function = function_of(found, *arguments, harness.MODES[0])
+def peak_of(group, name, causal, length, step):
+    function = function_of(find(group, name), causal, length, step, harness.MODES[0])
     return harness.peak_bytes(function)
+
+
+def find(group, name):
+    (found,) = [c for c in CONTESTANTS if (c.group, c.name) == (group, name)]
+    return found
 
 
 def importing():
@@ -358,10 +366,10 @@ def main():
     parser.add_argument("--group", choices=list(GROUPS), help="rows of one alone")
     parser.add_argument("--smoke", action="store_true", help="tiny, to see it run")
     parser.add_argument("--output", type=pathlib.Path, default=harness.RESULTS)
-    parser.add_argument("--memory", type=json.loads, help=argparse.SUPPRESS)
+    parser.add_argument("--child", type=json.loads, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.memory:
-        print(peak(*arguments.memory))
+    if arguments.child:
+        harness.in_child(arguments.child, [growth_of, peak_of])
         return
     if arguments.smoke:
         make_tiny()
