@@ -20,7 +20,14 @@ def laplace(x):
     unlike it, it has no zone where the gradient is zero.
     """
     mean, deviation = math.sqrt(0.5), math.sqrt(0.25 / math.pi)
-    return 0.5 * (1.0 + ops.erf((x - mean) / (deviation * math.sqrt(2.0))))
+    z = (x - mean) / deviation
+    # gelu(z) / z, which is this very function: LiteRT has gelu built in, but no erf.
+    near_zero = ops.abs(z) < 1e-3
+    safe = ops.where(near_zero, 1.0, z)
+    slope = 1.0 / math.sqrt(2.0 * math.pi)
+    return ops.where(
+        near_zero, 0.5 + slope * z, ops.gelu(safe, approximate=False) / safe
+    )
 
 
 KERNELS = {"relu_squared": relu_squared, "laplace": laplace}
@@ -43,7 +50,8 @@ def serialize(kernel):
 
 def softmax(x):
     """Softmax over the last axis; over one entry it is 1, and Keras would warn."""
-    return ops.ones_like(x) if x.shape[-1] == 1 else ops.softmax(x, axis=-1)
+    is_one = isinstance(x.shape[-1], int) and x.shape[-1] == 1
+    return ops.ones_like(x) if is_one else ops.softmax(x, axis=-1)
 
 
 def attention_weights(scores, visible, activation):

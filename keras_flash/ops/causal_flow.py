@@ -16,7 +16,6 @@ key position, d key feature, e value feature.
 
 from keras import ops
 
-from keras_flash.ops.activations import LARGE
 from keras_flash.ops.scan import exclusive
 from keras_flash.ops.scan import inclusive_scan
 from keras_flash.ops.scan import merge_axis
@@ -29,6 +28,7 @@ from keras_flash.ops.segments import visible_keys
 # Tokens in a tile: of products, and of sums, which XLA makes by windows as long as the
 # tile. No result depends on them.
 CHUNK, SUMS = 64, 16
+LEVELS = 6  # of the scan, where the length is unknown: the last holds t / 8 ** 5
 
 
 def initial_flow(q, v):
@@ -77,7 +77,9 @@ def causal_flow(
     position = ops.expand_dims(state["position"], 1) + ops.cumsum(number, axis=1)
     count = ops.cast(ops.maximum(position, 1), q.dtype)  # (n, t)
     after = {"position": state["position"] + ops.sum(number, axis=1)}
-    q_eps, k_eps = q + epsilon, k + epsilon
+    n = ops.expand_dims(count, -1)
+    # Over n_t before any sum: I / n and O / n do not grow with the length.
+    q_eps, k_eps = (q + epsilon) / n, (k + epsilon) / n
 
     def flow_of(first, x, name):
         """`first_t . (sum_(s <= t) x_s + epsilon)`."""
@@ -86,16 +88,16 @@ def causal_flow(
 
     incoming = flow_of(q_eps, k, "keys")
     outgoing = flow_of(k_eps, q_sum, "queries")
-    k_over = k * ops.expand_dims(count / outgoing, -1)
-    q_over = keep_where(mask, q * ops.expand_dims(count / incoming, -1))
-    sink = flow_of(q_eps, k_over, "keys_over") / count
-    source = flow_of(k_eps, q_over, "queries_over") / count
+    k_over = k / ops.expand_dims(outgoing, -1)
+    q_over = keep_where(mask, q / ops.expand_dims(incoming, -1))
+    sink = flow_of(q_eps, k_over, "keys_over")
+    source = flow_of(k_eps, q_over, "queries_over")
     if competition_clip is not None:
         source = ops.clip(source, -competition_clip, competition_clip)
 
     pair = state["maximum"], state["total"]
     if competition == "softmax":
-        source = ops.where(is_real, source, -LARGE)
+        source = ops.where(is_real, source, 0.0)
         (high, sums), pair = _running_softmax(source, is_real, pair)
         # With no source yet there is no sum; nothing is read there.
         competing = count * ops.exp(source - high) / ops.where(sums > 0, sums, 1.0)
@@ -108,12 +110,12 @@ def causal_flow(
 
     after["maximum"], after["total"] = pair
     outputs, after["summary"] = _running_attention(
-        q, k, v * ops.expand_dims(competing, -1), state["summary"]
+        q / n, k, v * ops.expand_dims(competing, -1), state["summary"]
     )
     outputs = outputs * ops.expand_dims(allocated / incoming, -1)
     flow = {
-        "incoming": incoming,
-        "outgoing": outgoing,
+        "incoming": incoming * count,
+        "outgoing": outgoing * count,
         "competition": competing,
         "allocation": allocated,
     }
@@ -161,6 +163,8 @@ def _dot_running_sum(first, x, before, epsilon):
 def _running_softmax(x, mask, before):
     """`m_t = max_(s <= t) x_s` and `sum_(s <= t) exp(x_s - m_t)` on top of a pair.
 
+    No x is below 0, so that 0 stands where there is none.
+
     Kept as a pair: their log-sum-exp would round anew, at the size of x, in each
     step.
 
@@ -176,14 +180,14 @@ def _running_softmax(x, mask, before):
 
     def scan_block(tops, parts):
         past = _past(ops.shape(tops)[-1])
-        tops = ops.where(past, ops.expand_dims(tops, -2), -LARGE)  # (..., t, s)
+        tops = ops.where(past, ops.expand_dims(tops, -2), 0.0)  # (..., t, s)
         # Not ops.max, at which torch.compile breaks the graph.
         high = ops.stop_gradient(ops.amax(tops, axis=-1))
         weights = ops.where(past, ops.exp(tops - ops.expand_dims(high, -1)), 0.0)
         return high, ops.sum(weights * ops.expand_dims(parts, -2), axis=-1)
 
     pairs = x, ops.cast(mask, x.dtype)
-    pairs = inclusive_scan(combine, pairs, (-LARGE, 0.0), scan_block=scan_block)
+    pairs = inclusive_scan(combine, pairs, (0.0, 0.0), LEVELS, scan_block)
     last = combine(before, tuple(pair[:, -1] for pair in pairs))
     return combine(tuple(ops.expand_dims(pair, 1) for pair in before), pairs), last
 

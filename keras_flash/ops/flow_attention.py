@@ -18,7 +18,6 @@ Inside, batch and head are one axis n.
 
 from keras import ops
 
-from keras_flash.ops.activations import LARGE
 from keras_flash.ops.activations import softmax
 from keras_flash.ops.causal_flow import causal_flow
 from keras_flash.ops.causal_flow import dot
@@ -27,6 +26,7 @@ from keras_flash.ops.numerics import at_least_float32
 from keras_flash.ops.segments import keep_where
 from keras_flash.ops.segments import real_tokens
 
+BELOW = -1e3  # no sink and no source is below 0; the exponential of this is 0
 FEATURE_MAPS = {
     "sigmoid": ops.sigmoid,
     # elu(x) + 1; that sum itself would cancel below zero.
@@ -115,39 +115,64 @@ def mask_heads(mask, num_heads):
 
 
 def _full(q, q_sum, k, v, query_mask, key_mask, competition, allocation, clip, eps):
-    def total(x):
-        return ops.sum(x, axis=1, keepdims=True)
+    """Each flow over the number of tokens that it comes from: I / S and O / L.
 
-    is_query, is_key = real_tokens(query_mask, q), real_tokens(key_mask, k)
-    count_q = total(ops.cast(is_query, q.dtype))  # (n, 1), L
-    count_k = total(ops.cast(is_key, q.dtype))  # (n, 1), S
-    incoming = dot(q + eps, total(k) + eps)  # (n, t)
-    outgoing = dot(k + eps, total(q_sum) + eps)  # (n, s)
-    sink = dot(q + eps, total(k / ops.expand_dims(outgoing, -1)) + eps)
-    q_over = keep_where(query_mask, q / ops.expand_dims(incoming, -1))
-    source = dot(k + eps, total(q_over) + eps)
+    So every sum over positions is a mean, and grows with no length where a device
+    adds in half precision.
+    """
+    count_q, count_k = _count(query_mask, q), _count(key_mask, k)  # (n, 1), L and S
+    ratio = count_q / count_k
+
+    def mean(x, mask, count):
+        if mask is None:
+            return ops.mean(x, axis=1, keepdims=True)
+        return ops.sum(x / ops.expand_dims(count, -1), axis=1, keepdims=True)
+
+    def over(x, flow):
+        return x / ops.expand_dims(flow, -1)
+
+    mean_k = mean(k, key_mask, count_k)
+    mean_q = mean(q_sum, query_mask, count_q)
+    incoming = dot(q + eps, mean_k + over(eps, count_k))  # (n, t), I / S
+    outgoing = dot(k + eps, mean_q + over(eps, count_q))  # (n, s), O / L
+    k_over = mean(over(k, outgoing), key_mask, count_k)
+    sink = dot(q + eps, k_over + over(eps, 1 / ratio))  # I' L / S
+    q_over = keep_where(query_mask, over(q, incoming))
+    q_over = mean(q_over, query_mask, count_q) * ops.expand_dims(ratio, -1)
+    source = dot(k + eps, q_over + eps)  # O'
     if clip is not None:
         source = ops.clip(source, -clip, clip)
 
+    # Of each source its share of the mean: competition / S.
     if competition == "softmax":
-        competing = count_k * softmax(ops.where(is_key, source, -LARGE))
+        share = softmax(_where(key_mask, source, BELOW))
     elif competition == "sigmoid":
-        competing = ops.sigmoid(source)
+        share = ops.sigmoid(source) / count_k
     else:
-        competing = ops.ones_like(source)
-    competing = ops.where(is_key, competing, 0.0)
+        share = ops.ones_like(source) / count_k
+    share = _where(key_mask, share, 0.0)
     if allocation == "sigmoid":
-        allocated = ops.sigmoid(sink * count_q / ops.maximum(count_k, 1.0))
+        allocated = ops.sigmoid(sink)
     elif allocation == "softmax":
-        allocated = count_q * softmax(ops.where(is_query, sink, -LARGE))
+        allocated = count_q * softmax(_where(query_mask, sink / ratio, BELOW))
     else:
         allocated = ops.ones_like(sink)
 
-    summary = ops.matmul(ops.swapaxes(k, 1, 2), v * ops.expand_dims(competing, -1))
+    summary = ops.matmul(ops.swapaxes(k, 1, 2), v * ops.expand_dims(share, -1))
     outputs = ops.matmul(q, summary) * ops.expand_dims(allocated / incoming, -1)
     return outputs, {
-        "incoming": incoming,
-        "outgoing": outgoing,
-        "competition": competing,
+        "incoming": incoming * count_k,
+        "outgoing": outgoing * count_q,
+        "competition": share * count_k,
         "allocation": allocated,
     }
+
+
+def _count(mask, x):
+    """How many tokens count, at least 1: float `(n, 1)`."""
+    real = ops.cast(real_tokens(mask, x), x.dtype)
+    return ops.maximum(ops.sum(real, axis=1, keepdims=True), 1.0)
+
+
+def _where(mask, x, fill):
+    return x if mask is None else ops.where(mask, x, fill)

@@ -98,7 +98,8 @@ def mixed_chunk_attention(
         )
     if linear is not None:
         queries, keys = [chunks(at_least_float32(x)) for x in linear]
-        keys = keep_where(mask, keys)
+        # Sums of means of chunks, so that they grow less with the length.
+        keys = keep_where(mask, keys) / size
         total = fixed_total(global_normalization, chunk_size)
         if runs is not None:
             across = _global_segments(queries, keys, values, mask, runs, causal, total)
@@ -144,15 +145,15 @@ def _count(keys, mask):
     return ops.sum(ops.cast(mask, "int32"), axis=2)
 
 
-def divide(queries, count, total):
+def divide(queries, count, total, unit=1):
     """Queries over m: the count of keys where `total` is `None`.
 
     `count` has the first axes of the queries. A sum of no keys is 0 whatever it is
-    divided by.
+    divided by. Of sums over `unit`, m is that much smaller.
     """
     if total is not None:
-        return queries / total
-    count = ops.cast(ops.maximum(count, 1), queries.dtype)
+        return queries / (total / unit)
+    count = ops.cast(ops.maximum(count, 1), queries.dtype) / unit
     while len(count.shape) < len(queries.shape):
         count = ops.expand_dims(count, -1)
     return queries / count
@@ -164,8 +165,9 @@ def _global(queries, keys, values, counts, total):
         ops.swapaxes(merge_axis(keys), 1, 2), merge_axis(values)
     )  # (b, d, e)
     count = ops.sum(counts, axis=1, keepdims=True)
-    queries = divide(queries, count, total)
-    return ops.matmul(queries, ops.expand_dims(summary, 1))
+    num_chunks, size = ops.shape(queries)[1], queries.shape[2]
+    queries = merge_axis(divide(queries, count, total, size))
+    return split_axis(ops.matmul(queries, summary), num_chunks, size)
 
 
 def _global_causal(queries, keys, values, counts, total):
@@ -174,9 +176,10 @@ def _global_causal(queries, keys, values, counts, total):
     Never the inclusive sum less the own chunk: that would let the future back
     in as rounding.
     """
-    state = ops.cumsum(chunk_summaries(keys, values), axis=1)
-    state, count = exclusive((state, ops.cumsum(counts, axis=1)), (0.0, 0))
-    return ops.matmul(divide(queries, count, total), state)
+    # Shifted first: a cut of the sums would tell an exporter of their strides.
+    state, count = exclusive((chunk_summaries(keys, values), counts), (0.0, 0))
+    state, count = ops.cumsum(state, axis=1), ops.cumsum(count, axis=1)
+    return ops.matmul(divide(queries, count, total, queries.shape[2]), state)
 
 
 def _carry(keys, values, mask, runs, border_runs):
@@ -234,7 +237,7 @@ def _global_segments(queries, keys, values, mask, runs, causal, total):
     if not causal:
         inside = visible_keys(key_mask=mask, query_runs=runs, key_runs=runs)
         count = count + ops.sum(ops.cast(inside, "int32"), axis=-1)
-    queries = divide(queries, count, total)
+    queries = divide(queries, count, total, queries.shape[2])
     outputs = sum(
         ops.matmul(keep_where(hit, queries), state)
         for hit, (_, state, _) in zip(hits, ways)

@@ -68,7 +68,8 @@ def mixed_chunk_attention_stream(
     divisor = None
     if quadratic is not None:
         divisor = score_divisor(quadratic[0], chunk_size, activation, scale_scores)
-    form = _token if values.shape[1] == 1 else _piece
+    is_token = isinstance(values.shape[1], int) and values.shape[1] == 1
+    form = _token if is_token else _piece
     outputs, state_after = form(
         quadratic,
         linear,
@@ -85,11 +86,18 @@ def mixed_chunk_attention_stream(
     return outputs, state_after
 
 
+def _chunk_and_place(state, size):
+    """The current chunk, and how many tokens it holds."""
+    # By name, and without a remainder: jax2onnx knows no other way.
+    chunk = ops.floor_divide(state["position"], size)
+    return chunk, state["position"] - chunk * size
+
+
 def _token(
     quadratic, linear, values, state, length, size, bias, activation, divisor, total
 ):
     """One token: a row of scores, and one product of two vectors for the sums."""
-    start = state["position"] % size
+    _, start = _chunk_and_place(state, size)
     index = slot_index(size, start)  # (b, c), 0 where the token belongs
     ended = ops.equal(start + length, size)
     ended = ops.expand_dims(ops.expand_dims(ended, 1), 1)
@@ -124,9 +132,9 @@ def _piece(
     """Several tokens, laid out in chunks beside what the current chunk holds."""
     num_tokens = ops.shape(values)[1]
     num_chunks = (num_tokens + 2 * size - 2) // size  # enough wherever it starts
-    chunk, start = state["position"] // size, state["position"] % size
+    chunk, start = _chunk_and_place(state, size)
     index = slot_index(num_chunks * size, start)  # (b, g c)
-    ended = (start + length) // size  # how many chunks end in this piece
+    ended = ops.floor_divide(start + length, size)  # how many chunks end in this piece
 
     def chunks(x):
         return split_axis(x, num_chunks, size)
@@ -161,14 +169,17 @@ def _piece(
         came = chunk_summaries(came, laid_out)  # (b, g, d, e)
         pending = ops.expand_dims(state["pending"], 1)
         came = ops.concatenate([pending + came[:, :1], came[:, 1:]], axis=1)
-        came = pad_axis(came, 1)
-        (before,) = exclusive((ops.cumsum(came, axis=1),), (0.0,))
-        before = before + ops.expand_dims(state["summary"], 1)  # (b, g + 1, d, e)
+        (before,) = exclusive((came,), (0.0,))
+        before = ops.cumsum(before, axis=1) + ops.expand_dims(state["summary"], 1)
         number = ops.expand_dims(chunk, 1) + ops.arange(0, num_chunks, dtype="int32")
         queries = divide(queries, number * size, total)
-        outputs = outputs + ops.matmul(queries, before[:, :-1])
-        after["summary"] = pick(before, ended)
-        after["pending"] = pick(came, ended)
+        outputs = outputs + ops.matmul(queries, before)
+        numbers = ops.arange(0, num_chunks, dtype="int32")
+        whole = ops.expand_dims(numbers, 0) < ops.expand_dims(ended, 1)  # (b, g)
+        whole = ops.expand_dims(ops.expand_dims(whole, 2), 3)
+        gone = ops.sum(ops.where(whole, came, 0.0), axis=1)
+        after["summary"] = state["summary"] + gone
+        after["pending"] = pick(pad_axis(came, 1), ended)
     outputs = merge_axis(outputs)
     places = ops.arange(0, num_tokens, dtype="int32")
     return take_rows(outputs, ops.expand_dims(start, 1) + places), after

@@ -32,5 +32,18 @@ def clip_index(index, size):
 
     Not by `ops.clip`: from 0 to 6 the converter of LiteRT makes a relu6 of it, which
     takes no integers.
+
+    Args:
+        index: int32 tensor.
+        size: int, or an int32 tensor; never a length that is unknown when traced,
+            which an exporter would bake in.
     """
     return ops.where(index > 0, ops.minimum(index, size - 1), 0)
+
+
+def length_of(x):
+    """The size of axis 1 as an int, or counted on the tensor where it is unknown."""
+    if isinstance(x.shape[1], int):
+        return x.shape[1]
+    first = ops.reshape(x, (ops.shape(x)[0], ops.shape(x)[1], -1))[:1, :, :1]
+    return ops.sum(ops.cast(ops.ones_like(first), "int32"))

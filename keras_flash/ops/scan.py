@@ -22,9 +22,9 @@ def inclusive_scan(combine, elements, identity, levels=MAX_LEVELS, scan_block=No
         identity: tuple of numbers that `combine` leaves the other side alone
             with, when they come first.
         levels: int, how many levels of blocks there may be, for a length that is
-            unknown.
+            unknown; what is left is one block.
         scan_block: function of a tuple like `elements`, `(b, n)` or `(b, m, n)`
-            with n up to 8, that returns the totals along the last axis in fewer
+            with any n, that returns the totals along the last axis in fewer
             operations than `combine` does. Only for elements without more axes.
 
     Returns:
@@ -74,11 +74,18 @@ def _scan_block(combine, elements, identity, axis):
 
 def _shift(x, step, fill, axis):
     """Moves entries `step` places on; `fill` comes in at the front."""
-    length = ops.shape(x)[axis]
-    front = ops.full_like(x[:, :1] if axis == 1 else x[:, :, :1], fill)
+    shape = ops.shape(x)
+    front = _filled((*shape[:axis], step, *shape[axis + 1 :]), fill, x.dtype)
     # Joined and then cut, which keeps a symbolic length what it was.
-    moved = ops.concatenate([front] * step + [x], axis=axis)
+    moved = ops.concatenate([front, x], axis=axis)
+    length = shape[axis]
     return moved[:, :length] if axis == 1 else moved[:, :, :length]
+
+
+def _filled(shape, fill, dtype):
+    """`ops.full`, of which jax2onnx makes nothing where a size is unknown."""
+    one = ops.full([1] * len(shape), fill, dtype)
+    return ops.broadcast_to(one, shape)
 
 
 def pad_axis(x, amount, fill=0):
@@ -89,8 +96,8 @@ def pad_axis(x, amount, fill=0):
     """
     if isinstance(amount, int) and amount == 0:
         return x
-    shape = (ops.shape(x)[0], amount, *x.shape[2:])
-    tail = ops.broadcast_to(ops.full_like(x[:, :1], fill), shape)
+    shape = ops.shape(x)
+    tail = _filled((shape[0], amount, *shape[2:]), fill, x.dtype)
     return ops.concatenate([x, tail], axis=1)
 
 

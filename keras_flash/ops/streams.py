@@ -10,6 +10,7 @@ b batch, t query position in the piece, s slot, f feature.
 from keras import ops
 
 from keras_flash.ops.numerics import clip_index
+from keras_flash.ops.numerics import length_of
 from keras_flash.ops.scan import pad_axis
 
 
@@ -32,13 +33,15 @@ def take_rows(x, index):
 
     An index outside the row takes the nearest entry.
     """
-    if x.shape[1] == 1:
+    count = length_of(x)
+    if isinstance(count, int) and count == 1:
         return x  # broadcasts
-    count = ops.shape(x)[1]
     index = clip_index(index, count)
-    rows = ops.arange(0, ops.shape(x)[0], dtype="int32") * count
+    # Counted, since jax2onnx makes no range of a size that is unknown.
+    ones = ops.cast(ops.ones_like(x[:, 0, :1]), "int32")
+    rows = (ops.cumsum(ones, axis=0) - 1) * count  # (b, 1)
     flat = ops.reshape(x, (-1, x.shape[2]))
-    return ops.take(flat, index + ops.expand_dims(rows, 1), axis=0)
+    return ops.take(flat, index + rows, axis=0)
 
 
 def lay_out(cache, x, index, length):
