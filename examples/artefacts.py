@@ -18,6 +18,7 @@ import sys
 from concurrent import futures
 
 import numpy as np
+import runtimes
 
 MODEL, SAVED_MODEL, LITERT = "model.keras", "saved_model", "model.tflite"
 # By the step that runs it in a runtime of its own.
@@ -88,43 +89,31 @@ def reload(folder):
 
 def export(folder):
     import keras
-    import tensorflow as tf
 
-    import keras_flash  # noqa: F401  registers the layers
+    import keras_flash
 
     model = keras.saving.load_model(folder / MODEL, compile=False)
-    model.export(folder / SAVED_MODEL, format="tf_saved_model", verbose=False)
-    # Built-in operators only: a runtime on a phone has no others.
-    built_in = {"supported_ops": [tf.lite.OpsSet.TFLITE_BUILTINS]}
-    model.export(folder / LITERT, format="litert", target_spec=built_in, verbose=False)
+    streaming = keras_flash.StreamingModel(model)
+    keras_flash.export(streaming, folder / SAVED_MODEL)
+    keras_flash.export(streaming, folder / LITERT, format="litert")
 
 
 def saved_model(folder):
     sys.modules["keras"] = None  # importing it fails from here on
-    import tensorflow as tf
-
-    inputs, outputs = load_sample(folder)
-    serve = tf.saved_model.load(str(folder / SAVED_MODEL)).signatures["serving_default"]
-    (name,) = serve.structured_input_signature[1]
-    (result,) = serve(**{name: tf.constant(inputs)}).values()
-    largest_difference(result, outputs)
+    score(folder, runtimes.of_saved_model(folder / SAVED_MODEL))
 
 
 def litert(folder):
-    from ai_edge_litert.interpreter import Interpreter
-
-    inputs, outputs = load_sample(folder)
-    interpreter = Interpreter(str(folder / LITERT))
-    (given,), (made,) = (
-        interpreter.get_input_details(),
-        interpreter.get_output_details(),
-    )
-    interpreter.resize_tensor_input(given["index"], inputs.shape)
-    interpreter.allocate_tensors()
-    interpreter.set_tensor(given["index"], inputs.astype(given["dtype"]))
-    interpreter.invoke()
+    score(folder, runtimes.of_litert(folder / LITERT))
     assert not {"keras", "tensorflow"} & set(sys.modules)
-    largest_difference(interpreter.get_tensor(made["index"]), outputs)
+
+
+def score(folder, runtime):
+    call, specs = runtime
+    inputs, outputs = load_sample(folder)
+    ((name, (_, dtype)),) = specs("score").items()
+    result = call("score", {name: inputs.astype(dtype)})["outputs"]
+    largest_difference(result, outputs)
 
 
 def save(model, path):

@@ -13,6 +13,7 @@ from keras_flash.models import FlowformerClassifier
 from keras_flash.models import FlowformerDecisionModel
 from keras_flash.models import FlowformerImageClassifier
 from keras_flash.models import StreamingModel
+from keras_flash.models import export
 
 __version__ = "0.1.0"
 
@@ -28,6 +29,7 @@ __all__ = [
     "ScaleOffset",
     "SinePositionEncoding",
     "StreamingModel",
+    "export",
     "layers",
     "models",
 ]

@@ -43,10 +43,13 @@ TEXT_MODELS = [
 
 def test_public_names():
     assert keras_flash.layers.__all__ == LAYERS
-    assert keras_flash.models.__all__ == MODELS
+    assert keras_flash.models.__all__ == [*MODELS, "export"]
     assert list(keras_flash.models.TEXT_MODELS) == TEXT_MODELS
     assert set(TEXT_MODELS) <= set(dir(keras_flash)) & set(dir(keras_flash.models))
-    assert keras_flash.__all__ == [*sorted(LAYERS + MODELS), "layers", "models"]
+    assert keras_flash.__all__ == [
+        *sorted(LAYERS + MODELS),
+        *("export", "layers", "models"),
+    ]
     for name in LAYERS + MODELS:
         home = keras_flash.layers if name in LAYERS else keras_flash.models
         assert getattr(keras_flash, name) is getattr(home, name)

@@ -68,12 +68,15 @@ def project(dense, inputs):
     """`dense(inputs)` of `(b, t, d)` inputs, in rows of tokens `(b t, d)`.
 
     The same product; but of three axes JAX makes a gradient of the kernel with the
-    axes in an order that XLA copies and multiplies at half the speed on CPU.
+    axes in an order that XLA copies and multiplies at half the speed on CPU. Of a
+    length that is unknown, where no exporter finds it again, as they are.
     """
-    outputs = dense(keras.ops.reshape(inputs, (-1, inputs.shape[-1])))
-    batch_size = -1 if inputs.shape[0] is None else inputs.shape[0]
-    shape = (batch_size, keras.ops.shape(inputs)[1], outputs.shape[-1])
-    return keras.ops.reshape(outputs, shape)
+    batch_size, length, dim = inputs.shape
+    if not isinstance(length, int):
+        return dense(inputs)
+    batch_size = batch_size if isinstance(batch_size, int) else -1
+    outputs = dense(keras.ops.reshape(inputs, (-1, dim)))
+    return keras.ops.reshape(outputs, (batch_size, length, outputs.shape[-1]))
 
 
 def policy_config(layer):

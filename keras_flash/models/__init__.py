@@ -8,6 +8,7 @@ import sys
 
 import keras
 
+from keras_flash.models.exporting import export
 from keras_flash.models.flowformer_classifier import FlowformerClassifier
 from keras_flash.models.flowformer_decision_model import FlowformerDecisionModel
 from keras_flash.models.flowformer_image_classifier import FlowformerImageClassifier
@@ -31,6 +32,7 @@ __all__ = [
     "FlowformerDecisionModel",
     "FlowformerImageClassifier",
     "StreamingModel",
+    "export",
 ]
 
 

@@ -12,7 +12,6 @@ from keras_flash.layers.streaming_layer import StreamingLayer
 from keras_flash.layers.validation import check_bool
 from keras_flash.layers.validation import check_ids
 from keras_flash.layers.validation import check_length
-from keras_flash.models.export import export_streaming
 
 TOKENWISE = (
     keras.layers.Activation,
@@ -203,48 +202,6 @@ class StreamingModel:
             if self.jit_compile:  # a number would be a constant of the program
                 length = ops.convert_to_tensor(length, dtype="int32")
         return self._step(tensors, state, length)
-
-    def export(
-        self,
-        filepath,
-        format="tf_saved_model",
-        batch_size=None,
-        length=None,
-        max_length=None,
-    ):
-        """Writes an artefact that runs without Keras, with three signatures.
-
-        - `score`: the inputs of the model `(b, t, ...)`, by name, to `outputs`
-          `(b, t, ...)`. It is `serving_default` too.
-        - `prefill`: the same, a `length` as in `stream` and a state, to the `outputs`
-          `(b, ...)` of the last token that counts and the state after it.
-        - `decode`: inputs of one token `(b, 1, ...)` and a state, to `outputs`
-          `(b, ...)` and the state after it.
-
-        A state is all tensors whose names begin with `state_`. Before the first token
-        they are zeros. Inputs whose names end with `mask` are left out: every token
-        counts.
-
-        Args:
-            filepath: of a folder, or of a `.tflite` file. Written whole or not at
-                all; other files in a folder that is there already stay.
-            format: `"tf_saved_model"` (on TensorFlow and JAX) or `"litert"` (on
-                TensorFlow, of built-in operators only). Defaults to
-                `"tf_saved_model"`.
-            batch_size: int, or `None` for any.
-            length: int, the length of what is scored and of a piece of a prompt, or
-                `None` for any.
-            max_length: int, room in the key/value caches of layers that have one, as
-                in `get_initial_state`.
-
-        Raises:
-            ValueError: for a format that this backend cannot write, a path of
-                another kind, a size that is not positive, and where `max_length` is
-                missing.
-        """
-        plain = StreamingModel(self.model)  # no program inside a program
-        sizes = batch_size, length, max_length
-        export_streaming(plain, filepath, format, *sizes)
 
     def _run(self, tensors, state, length):
         keys = iter(self._parts)

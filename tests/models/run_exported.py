@@ -1,4 +1,4 @@
-"""Runs what a streamed model was exported to; imports neither keras nor the package.
+"""Runs what a model was exported to; imports neither keras nor the package.
 
     python run_exported.py FORMAT PATH SAMPLE
 
@@ -6,78 +6,64 @@ Prints the largest difference of each signature to the outputs of the sample.
 """
 
 import json
+import pathlib
 import sys
 
 import numpy as np
 
-for name in ("keras", "keras_flash", "jax", "torch"):
-    sys.modules[name] = None  # importing it fails from here on
-
-
-def of_saved_model(path):
-    import tensorflow as tf
-
-    loaded = tf.saved_model.load(path)
-    assert "serving_default" in loaded.signatures
-
-    def call(name, inputs):
-        inputs = {key: tf.constant(x) for key, x in inputs.items()}
-        return {k: x.numpy() for k, x in loaded.signatures[name](**inputs).items()}
-
-    def specs(name):
-        found = loaded.signatures[name].structured_input_signature[1]
-        return {
-            k: (x.shape.as_list(), x.dtype.as_numpy_dtype) for k, x in found.items()
-        }
-
-    return call, specs
-
-
-def of_litert(path):
-    from ai_edge_litert.interpreter import Interpreter
-
-    interpreter = Interpreter(path)
-
-    def call(name, inputs):
-        return interpreter.get_signature_runner(name)(**inputs)
-
-    def specs(name):
-        found = interpreter.get_signature_runner(name).get_input_details()
-        return {k: (list(x["shape_signature"]), x["dtype"]) for k, x in found.items()}
-
-    return call, specs
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "examples"))
 
 
 def main(format, path, sample):
-    call, specs = {"tf_saved_model": of_saved_model, "litert": of_litert}[format](path)
+    for name in ("keras", "keras_flash", "jax", *({"torch"} - {format})):
+        assert name not in sys.modules
+        sys.modules[name] = None  # importing it fails from here on
+    import runtimes
+
+    call, specs = runtimes.RUNTIMES[format](path)
     with np.load(sample) as given:
-        ids, wanted, length = given["ids"], given["outputs"], int(given["length"])
+        inputs = {name: given[name] for name in given.files}
+    wanted, length = inputs.pop("outputs"), int(inputs.pop("length"))
     found = {}
 
     def compare(name, result, at):
+        assert "outputs" in result, list(result)
         difference = float(np.abs(result["outputs"] - wanted[:, at]).max())
         found[name] = max(found.get(name, 0.0), difference)
 
-    compare("score", call("score", {"token_ids": ids[:, :length]}), slice(length))
-    result = {
+    first = {name: x[:, :length] for name, x in inputs.items()}
+    compare("score", call("score", first), slice(length))
+    if len(inputs) == 1:
+        stream(call, specs, inputs["token_ids"], length, compare)
+    print(json.dumps(found))
+
+
+def stream(call, specs, ids, length, compare):
+    """A whole piece, a part of one, and the rest token by token."""
+    state = {
         name: np.zeros((len(ids), *shape[1:]), dtype)
         for name, (shape, dtype) in specs("prefill").items()
         if name.startswith("state_")
     }
-    assert all(specs("decode")[name] == specs("prefill")[name] for name in result)
+    assert all(specs("decode")[name] == specs("prefill")[name] for name in state)
     end = 0
     for name, count in (("prefill", length), ("prefill of a part", length - 2)):
         piece = ids[:, end : end + length]
         end += count
-        state = {k: x for k, x in result.items() if k.startswith("state_")}
-        inputs = {"token_ids": piece, "length": np.int32(count), **state}
-        result = call("prefill", inputs)
+        result = call(
+            "prefill", {"token_ids": piece, "length": np.int32(count), **state}
+        )
+        assert set(states(result)) == set(state)
         compare(name, result, end - 1)
+        state = states(result)
     for at in range(end, ids.shape[1]):
-        state = {k: x for k, x in result.items() if k.startswith("state_")}
         result = call("decode", {"token_ids": ids[:, at : at + 1], **state})
         compare("decode", result, at)
-    print(json.dumps(found))
+        state = states(result)
+
+
+def states(result):
+    return {name: x for name, x in result.items() if name.startswith("state_")}
 
 
 main(*sys.argv[1:])
