@@ -16,18 +16,17 @@ import time
 
 os.environ["KERAS_BACKEND"] = "tensorflow"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "examples"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "examples"))
 
-import artefacts  # noqa: E402
-import japanese_vowels  # noqa: E402
-import keras  # noqa: E402
-import language_model  # noqa: E402
-import numpy as np  # noqa: E402
-import runtimes  # noqa: E402
-import tensorflow as tf  # noqa: E402
+import artefacts
+import japanese_vowels
+import keras
+import language_model
+import numpy as np
+import runtimes
+import tensorflow as tf
 
-import keras_flash  # noqa: E402
+import keras_flash
 
 WEIGHTS_ALONE = keras.quantizers.Int8QuantizationConfig(activation_quantizer=None)
 EXAMPLES = 20  # that full-integer ranges are taken from
@@ -74,7 +73,7 @@ class Vowels:
 
 
 def load(task):
-    path = ROOT / "saved_models" / task.name / "model.keras"
+    path = artefacts.ROOT / "saved_models" / task.name / "model.keras"
     return keras.saving.load_model(path, compile=False)
 
 
