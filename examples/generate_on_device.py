@@ -1,7 +1,7 @@
 """Writes text with the demo's LiteRT file, byte by byte, at constant memory.
 
     python examples/language_model.py      # trains, and writes the file
-    python examples/generate_on_device.py output/language_model/model.tflite
+    python examples/generate_on_device.py output/model.tflite
 
 Needs ai-edge-litert and numpy, nothing else: no Keras, no TensorFlow.
 """

@@ -1,11 +1,11 @@
 """Writes text with the demo's SavedModel: in this process, or by TF Serving.
 
     python examples/language_model.py                     # trains, writes the folder
-    python examples/serve.py output/language_model/saved_model
-    python examples/serve.py output/language_model/saved_model --warm-up
+    python examples/serve.py output/saved_model
+    python examples/serve.py output/saved_model --warm-up
 
     docker run -p 8500:8500 -p 8501:8501 -e MODEL_NAME=shakespeare \
-        -v "$PWD/output/language_model/saved_model:/models/shakespeare/1" \
+        -v "$PWD/output/saved_model:/models/shakespeare/1" \
         tensorflow/serving
     python examples/serve.py --grpc localhost:8500        # asks that server
     python examples/serve.py --rest http://localhost:8501
