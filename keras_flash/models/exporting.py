@@ -12,6 +12,7 @@ from keras_flash.models import jax_exporting
 from keras_flash.models import torch_exporting
 from keras_flash.models.signatures import signatures_of
 from keras_flash.models.streaming_model import StreamingModel
+from keras_flash.models.streaming_model import check_functional
 
 SUFFIXES = {  # of a file; a SavedModel is a folder
     "tf_saved_model": "",
@@ -74,7 +75,7 @@ def export(
         batch_size: int, or `None` for any.
         length: int, the length of what is scored and of a piece of a prompt, or
             `None` for any. JAX writes ONNX with a length alone, and JAX and torch
-            write LiteRT with both sizes alone.
+            write LiteRT with both sizes alone. On torch any means two or more.
         max_length: int, room in the key/value caches of layers that have one, as in
             `StreamingModel.get_initial_state`.
         **options: for `"litert"` on TensorFlow and JAX, attributes of
@@ -82,17 +83,18 @@ def export(
             `optimizations`, `representative_dataset`, `target_spec` (a dict).
 
     Raises:
-        ValueError: for a format that this backend cannot write, by a message with those
-            that can; for a path of another kind, a size that is missing or not
-            positive, and an option that is none.
+        ValueError: for a model of another kind, for a format that this backend cannot
+            write, by a message with those that can; for a path of another kind, a size
+            that is missing or not positive, and an option that is none.
     """
     path = pathlib.Path(filepath)
+    keras_model = model.model if isinstance(model, StreamingModel) else model
+    check_functional(keras_model, "exported")
     _check_format(format, {"batch_size": batch_size, "length": length})
     signatures = signatures_of(model, batch_size, length, max_length)
     in_one = len(signatures) == 1 or format in HOLDS_SEVERAL
     suffix = SUFFIXES[format] if in_one else ""
     _check_path(path, suffix)
-    keras_model = model.model if isinstance(model, StreamingModel) else model
     if format == "litert":
         _check_litert(keras_model, options)
     elif options:

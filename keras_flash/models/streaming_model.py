@@ -51,6 +51,17 @@ ELEMENTWISE = (
 )
 
 
+def check_functional(model, purpose):
+    is_functional = isinstance(model, keras.Model) and hasattr(model, "_nodes_by_depth")
+    is_sequential = isinstance(model, keras.Sequential) and model.built
+    if not is_functional and not is_sequential:
+        raise ValueError(
+            "`model` must be a functional model or a built sequential one to be "
+            f"{purpose}. Received: model={getattr(model, 'name', model)!r}, "
+            f"{type(model).__name__}"
+        )
+
+
 class StreamingModel:
     """A functional or sequential model that continues sequences piece by piece.
 
@@ -85,16 +96,7 @@ class StreamingModel:
 
     def __init__(self, model, jit_compile=False):
         check_bool("jit_compile", jit_compile)
-        is_functional = isinstance(model, keras.Model) and hasattr(
-            model, "_nodes_by_depth"
-        )
-        is_sequential = isinstance(model, keras.Sequential) and model.built
-        if not is_functional and not is_sequential:
-            raise ValueError(
-                "`model` must be a functional model or a built sequential one to be "
-                f"streamed. Received: model={getattr(model, 'name', model)!r}, "
-                f"{type(model).__name__}"
-            )
+        check_functional(model, "streamed")
         self.model = model
         self.jit_compile = jit_compile
         self._parts = {}  # what has a state, by key, in the order of the calls

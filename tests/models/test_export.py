@@ -175,6 +175,17 @@ def test_refused_before_any_work(wrong, message, tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["taken"]
 
 
+def test_only_what_has_inputs_is_exported(tmp_path):
+    class Subclassed(keras.Model):
+        def call(self, inputs):
+            return inputs
+
+    for model in (Subclassed(), keras.Sequential(), "model"):
+        with pytest.raises(ValueError, match=r"`model` must be .* to be exported"):
+            keras_flash.export(model, tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.skipif("litert" not in HERE, reason="nothing to refuse")
 def test_litert_refuses(tmp_path):
     model = FlowformerClassifier(3, 1, 2, 8, 16, input_dim=4)
